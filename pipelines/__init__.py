@@ -1,0 +1,1 @@
+"""The runs: recipes, stages and the command line."""

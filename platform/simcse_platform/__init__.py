@@ -1,0 +1,1 @@
+"""The platform: SimCSE on Ray, DeepSpeed and MLflow."""

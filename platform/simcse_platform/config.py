@@ -1,0 +1,233 @@
+"""`TrainRun`: one training run, complete. It is stored with every checkpoint, model and record."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, Settings
+from simcse.errors import UsageError
+
+
+class DataConfig(Settings):
+    """The training corpus."""
+
+    corpus: tuple[str, ...] = ()
+    """Files, folders or globs of raw text, or one folder written by `prepare`."""
+    columns: tuple[str, ...] | None = None
+    """Text columns in the order anchor, positive, hard negatives; null takes every text column of
+    the file."""
+    batches_per_window: int = Field(default=16, ge=1)
+    """Global batches that one Ray Data task reads and shuffles together."""
+    max_bad_share: float = Field(default=0.01, ge=0, le=1)
+    """Share of unusable rows above which preparing fails."""
+
+
+class DevConfig(Settings):
+    """What is scored while training; the best model by this score is kept."""
+
+    tasks: tuple[str, ...] = ("STSBenchmark",)
+    """Names of evaluation sets, scored in their dev split."""
+    data: str | None = None
+    """Folder with the evaluation sets; null means the hub."""
+    every: int = Field(default=125, ge=1)
+    """Steps between two evaluations; the original's scripts use 125."""
+    patience: int | None = Field(default=None, ge=1)
+    """Evaluations without a better score after which training stops; null never stops early."""
+
+
+class ScaleConfig(Settings):
+    """How the run is spread over machines."""
+
+    num_workers: int = Field(default=1, ge=1)
+    """Data-parallel workers."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """0 is DDP; 1 to 3 are DeepSpeed ZeRO: optimiser state, gradients, parameters sharded."""
+    offload: bool = False
+    """Keep ZeRO's optimiser state in host memory (stages 1 to 3, GPUs only)."""
+    persistence_threshold: int = Field(default=100_000, ge=0)
+    """ZeRO-3 keeps parameters with fewer elements whole on every rank."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU for each worker where the cluster has enough of them."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 runs the encoder under autocast; weights and reductions stay fp32."""
+    threads_per_worker: int | None = Field(default=None, ge=1)
+    """CPU threads of one worker; null divides the node's cores among its workers."""
+    cpus_per_worker: float | None = Field(default=None, gt=0)
+    """Ray CPUs reserved for one worker; null leaves at least one for Ray Data."""
+    max_failures: int = Field(default=3, ge=0)
+    """Worker-group restarts before the run fails."""
+
+
+class CheckpointConfig(Settings):
+    """Training checkpoints: written for resuming, apart from the best model."""
+
+    every: int = Field(default=125, ge=1)
+    """Steps between two checkpoints; the last step always writes one."""
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+
+
+class TrackingConfig(Settings):
+    """Where the run is recorded."""
+
+    uri: str | None = None
+    """MLflow tracking server; null keeps an SQLite file beside the output folder."""
+    experiment: str = "simcse"
+    """MLflow experiment."""
+    log_every: int = Field(default=10, ge=1)
+    """Steps between two records of loss, throughput and the other measurements."""
+
+
+class TrainRun(Settings):
+    """Everything that decides a training run."""
+
+    encoder: EncoderConfig
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optim: OptimConfig = OptimConfig()
+    data: DataConfig = DataConfig()
+    dev: DevConfig = DevConfig()
+    scale: ScaleConfig = ScaleConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    global_batch_size: int = Field(default=64, ge=2)
+    """Rows of one optimiser step over all workers: every other row is a negative."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the corpus."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Steps after which training ends before its epochs do; the learning rate decays over them."""
+    seed: int = Field(default=42, ge=0)
+    """Decides initial head weights, order and dropout."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.global_batch_size < self.scale.num_workers:
+            raise ValueError(
+                f"global_batch_size is {self.global_batch_size} but scale.num_workers is "
+                f"{self.scale.num_workers}: every worker needs a row, so raise the batch or use "
+                "fewer workers"
+            )
+        if self.encoder.head != "none" and self.encoder.pooling != "cls":
+            raise ValueError(
+                f"encoder.head is {self.encoder.head!r} but encoder.pooling is "
+                f"{self.encoder.pooling!r}: the head sits on [CLS], so set encoder.pooling=cls or "
+                "encoder.head=none"
+            )
+        if self.scale.offload and self.scale.zero_stage == 0:
+            raise ValueError("scale.offload needs scale.zero_stage 1, 2 or 3")
+        return self
+
+
+def override(run: TrainRun, assignments: Sequence[str]) -> TrainRun:
+    """`run` with `a.b=value` assignments; values are YAML, so lists and null work.
+
+    Raises `UsageError` naming the dotted path of an unknown key or a bad value.
+    """
+    tree = run.model_dump(mode="json")
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"{assignment!r} is no assignment: write section.field=value")
+        keys = path.strip().split(".")
+        node = tree
+        for key in keys[:-1]:
+            if not isinstance(node.get(key), dict):
+                raise UsageError(_unknown(path))
+            node = node[key]
+        if keys[-1] not in node:
+            raise UsageError(_unknown(path))
+        if isinstance(node[keys[-1]], dict):
+            raise UsageError(f"{path} is a section: name one of {', '.join(node[keys[-1]])} in it")
+        node[keys[-1]] = _parse(path, text)
+    return from_tree(tree)
+
+
+def from_tree(tree: Mapping[str, Any]) -> TrainRun:
+    """A run from plain mappings. Raises `UsageError` with one line for the first fault."""
+    try:
+        return TrainRun.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(_first_fault(error)) from None
+
+
+def load(path: Path) -> TrainRun:
+    """A run from a YAML or JSON file, such as the `run.yaml` kept with every model."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no configuration file {path}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, Mapping):
+        raise UsageError(f"{path} holds no mapping: write `encoder: {{model: ...}}` and so on")
+    try:
+        return from_tree(tree)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def to_yaml(run: TrainRun) -> str:
+    """The run as YAML that `load` takes back."""
+    return yaml.safe_dump(run.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def flatten(run: TrainRun) -> dict[str, str]:
+    """Dotted path to text, one entry a field: what a tracker records as parameters."""
+
+    def walk(prefix: str, node: Mapping[str, Any]) -> dict[str, str]:
+        flat: dict[str, str] = {}
+        for key, value in node.items():
+            if isinstance(value, Mapping):
+                flat |= walk(f"{prefix}{key}.", value)
+            else:
+                flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
+        return flat
+
+    return walk("", run.model_dump(mode="json"))
+
+
+def _parse(path: str, text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UsageError(f"{path}={text} is no YAML value") from None
+    # YAML 1.1 reads 3e-5 as text; Python's float does not.
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _fields(model: type[Settings], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Settings):
+            names += _fields(inner, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def _unknown(path: str) -> str:
+    near = difflib.get_close_matches(path, _fields(TrainRun), n=1, cutoff=0.5)
+    return f"there is no setting {path}" + (f": did you mean {near[0]}?" if near else "")
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return _unknown(path)
+    if fault["type"] == "missing":
+        return f"{path} is missing: it has no default"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{path} is {fault['input']!r}: {message}" if path else message

@@ -1,0 +1,25 @@
+"""Errors of the platform, beside those of `simcse.errors`."""
+
+from simcse.errors import SimcseError
+
+
+class ClusterError(SimcseError):
+    """Machines that are not there, or not enough of them."""
+
+
+class CheckpointError(SimcseError):
+    """A training checkpoint that cannot be read or written."""
+
+
+class TrackingError(SimcseError):
+    """A tracking server that does not answer, or refuses."""
+
+
+class RegistryError(SimcseError):
+    """A registry operation whose conditions do not hold."""
+
+
+class JobLostError(SimcseError):
+    """A job that was stopped, or whose cluster went away."""
+
+    exit_code = 3

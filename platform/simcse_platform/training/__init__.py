@@ -1,0 +1,1 @@
+"""The training loop, its engines and the Ray Train run around it."""

@@ -1,0 +1,1 @@
+"""Scoring of sentence encoders as the literature does it."""
