@@ -7,6 +7,10 @@ class ClusterError(SimcseError):
     """Machines that are not there, or not enough of them."""
 
 
+class TrainingError(SimcseError):
+    """A run that cannot go on, such as one whose gradient is no longer finite."""
+
+
 class CheckpointError(SimcseError):
     """A training checkpoint that cannot be read or written."""
 

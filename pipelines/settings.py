@@ -1,0 +1,115 @@
+"""The settings of a run from a recipe or file, flags and `--set`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simcse.errors import UsageError
+
+if TYPE_CHECKING:
+    from simcse_platform.config import TrainRun
+
+DATA_VARIABLE = "SIMCSE_DATA"
+
+Recipe = Annotated[str | None, typer.Option(metavar="NAME", help="Start from this recipe.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Start from this YAML, such as the run.yaml of a run."),
+]
+Corpus = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH", help="Text to train on: file, folder or glob; may be repeated."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help=f"Folder with the evaluation sets; default: ${DATA_VARIABLE}, else the hub.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Override one setting; may be repeated."),
+]
+Output = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of all runs, shared by all machines.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Ray cluster to join; default: $RAY_ADDRESS, else local."),
+]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking", metavar="URI", help="MLflow server; default: an SQLite file in --output."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run and the short name of what it was made from."""
+
+    run: TrainRun
+    origin: str
+
+
+def resolve(
+    recipe: str | None,
+    config: Path | None,
+    corpus: Sequence[str] | None,
+    data: Path | None,
+    tracking: str | None,
+    assignments: Sequence[str] | None,
+) -> Resolved:
+    """A recipe or file with the flags laid over it; `--set` has the last word.
+
+    Paths become absolute, because workers have working directories of their own.
+    """
+    from pipelines import recipes
+    from simcse_platform import config as settings
+
+    if (recipe is None) == (config is None):
+        raise UsageError(
+            "name a run by --recipe NAME or by --config FILE; the recipes are "
+            f"{', '.join(recipes.RECIPES)}"
+        )
+    run = recipes.find(recipe) if recipe is not None else settings.load(_given(config))
+    tree = run.model_dump(mode="json")
+    if corpus:
+        tree["data"]["corpus"] = list(corpus)
+    if folder := evaluation_data(data):
+        tree["dev"]["data"] = str(folder)
+    if tracking:
+        tree["tracking"]["uri"] = tracking
+    run = settings.override(settings.from_tree(tree), assignments or [])
+    tree = run.model_dump(mode="json")
+    tree["data"]["corpus"] = [absolute(path) for path in tree["data"]["corpus"]]
+    if tree["dev"]["data"]:
+        tree["dev"]["data"] = absolute(tree["dev"]["data"])
+    if Path(tree["encoder"]["model"]).expanduser().exists():
+        tree["encoder"]["model"] = absolute(tree["encoder"]["model"])
+    return Resolved(settings.from_tree(tree), recipe or _given(config).stem)
+
+
+def evaluation_data(data: Path | None) -> Path | None:
+    """The folder given, or that of the environment; None means the hub."""
+    if data is None and os.environ.get(DATA_VARIABLE):
+        data = Path(os.environ[DATA_VARIABLE])
+    return None if data is None else Path(absolute(str(data)))
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every directory; `scheme://` paths mean that already."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _given(config: Path | None) -> Path:
+    assert config is not None
+    return config

@@ -1,0 +1,142 @@
+"""The corpus of a run: prepared, streamed as it is, or prepared first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcse.config import EncoderConfig
+from simcse.errors import DataError, UsageError
+from simcse.tokenizer import load_tokenizer, tokenizer_fingerprint
+from simcse_platform.config import DataConfig
+from simcse_platform.ingest import readers
+from simcse_platform.ingest.manifest import (
+    check_compatible,
+    check_shards,
+    choose_columns,
+    is_prepared,
+    read_footer,
+    read_manifest,
+)
+from simcse_platform.ingest.prepare import content_key, prepare
+
+_LARGE_ROW_GROUP = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Parquet files with known row counts: all that planning and streaming need."""
+
+    files: tuple[str, ...]
+    """Absolute paths."""
+    rows: tuple[int, ...]
+    """Rows of each file."""
+    columns: tuple[str, ...]
+    """Text columns in the order anchor, positive, hard negatives."""
+    tokenised: bool
+    """Whether the ids lie beside the text."""
+    tokenizer_model: str
+    """Folder or hub id."""
+    max_length: int
+    fingerprint: str
+    """sha256 that identifies the content, for the lineage of a model."""
+
+
+def open_corpus(
+    data: DataConfig, encoder: EncoderConfig, scratch: Path, say: Callable[[str], None]
+) -> Corpus:
+    """The corpus that `data` names, ready to be planned.
+
+    A folder written by `prepare` and raw parquet are taken as they are; other formats do not know
+    their row counts and are prepared first, into a folder of `scratch` named by content. `say` gets
+    one line about what is done. Raises `UsageError` for paths, columns and settings, `DataError`
+    for files.
+    """
+    folders = [Path(source).expanduser().absolute() for source in data.corpus]
+    prepared = [folder for folder in folders if is_prepared(folder)]
+    if prepared and len(folders) > 1:
+        raise UsageError(
+            f"data.corpus names the prepared dataset {prepared[0]} and more: prepare all of them "
+            "into one folder"
+        )
+    if prepared:
+        say(f"corpus: prepared dataset {prepared[0]}")
+        return _open_prepared(prepared[0], data.columns, encoder)
+    files = readers.find_files(data.corpus)
+    columns = readers.common_columns(files, data.columns)
+    if all(file.suffix == ".parquet" for file in files):
+        say(f"corpus: {len(files)} parquet file(s), tokenised while training")
+        return _open_parquet(files, columns, encoder, say)
+    fingerprint = tokenizer_fingerprint(load_tokenizer(encoder.model))
+    key = content_key(files, columns, fingerprint, encoder.max_length)
+    folder = scratch / f"corpus-{key[:16]}"
+    result = prepare(
+        files,
+        folder,
+        tokenizer_model=encoder.model,
+        max_length=encoder.max_length,
+        columns=columns,
+        max_bad_share=data.max_bad_share,
+    )
+    done = "prepared" if result.created else "already prepared"
+    say(f"corpus: {done} from {len(files)} file(s) into {result.folder}")
+    return _open_prepared(result.folder, None, encoder)
+
+
+def _open_prepared(folder: Path, columns: Sequence[str] | None, encoder: EncoderConfig) -> Corpus:
+    manifest = read_manifest(folder)
+    fingerprint = tokenizer_fingerprint(load_tokenizer(encoder.model))
+    check_compatible(folder, manifest, fingerprint, encoder.max_length)
+    check_shards(folder, manifest)
+    return Corpus(
+        files=tuple(str(folder / shard.path) for shard in manifest.shards),
+        rows=tuple(shard.rows for shard in manifest.shards),
+        columns=choose_columns(folder, columns, manifest.columns),
+        tokenised=True,
+        tokenizer_model=encoder.model,
+        max_length=encoder.max_length,
+        fingerprint=_digest(shard.sha256 for shard in manifest.shards),
+    )
+
+
+def _open_parquet(
+    files: Sequence[Path],
+    columns: Sequence[str],
+    encoder: EncoderConfig,
+    say: Callable[[str], None],
+) -> Corpus:
+    footers = [read_footer(file) for file in files]
+    rows = tuple(footer.num_rows for footer in footers)
+    if not sum(rows):
+        raise DataError(f"{files[0]} has no rows: name a corpus with text")
+    largest = max(f.row_group(i).num_rows for f in footers for i in range(f.num_row_groups))
+    if largest > _LARGE_ROW_GROUP:
+        say(
+            f"corpus: row groups of up to {largest} rows are read whole for a few rows each; "
+            "`simcse prepare` writes small ones"
+        )
+    return Corpus(
+        files=tuple(map(str, files)),
+        rows=rows,
+        columns=tuple(columns),
+        tokenised=False,
+        tokenizer_model=encoder.model,
+        max_length=encoder.max_length,
+        fingerprint=_digest(map(_footer, files)),
+    )
+
+
+def _footer(file: Path) -> str:
+    # Offsets, sizes and statistics of every row group: reading all of a large corpus to name it
+    # would take longer than many a run.
+    with file.open("rb") as content:
+        content.seek(-8, 2)
+        length = int.from_bytes(content.read(4), "little")
+        content.seek(-8 - length, 2)
+        return hashlib.sha256(content.read()).hexdigest()
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("".join(parts).encode()).hexdigest()

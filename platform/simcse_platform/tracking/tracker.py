@@ -1,0 +1,52 @@
+"""What a run records, whoever keeps the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+Cell = str | float | int | bool | None
+
+
+class Tracker(Protocol):
+    """The record of one run. No method raises because the record cannot be reached."""
+
+    def log_params(self, params: Mapping[str, str]) -> None:
+        """Settings of the run, by dotted path."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Measurements at `step`; one that is there for this step or a later one stays as it is."""
+
+    def log_text(self, text: str, name: str) -> None:
+        """A file `name` with this text."""
+
+    def log_table(self, rows: Sequence[Mapping[str, Cell]], name: str) -> None:
+        """A table `name` (ending in `.json`); every row has the columns of the first."""
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Facts about the run that may change."""
+
+    def flush(self) -> None:
+        """Everything buffered goes out now, if it can."""
+
+    def finish(self, status: Status) -> None:
+        """The end of the run, and a last flush."""
+
+
+class NullTracker:
+    """A tracker that records nothing: ranks other than 0, and tests."""
+
+    def log_params(self, params: Mapping[str, str]) -> None: ...
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_text(self, text: str, name: str) -> None: ...
+
+    def log_table(self, rows: Sequence[Mapping[str, Cell]], name: str) -> None: ...
+
+    def set_tags(self, tags: Mapping[str, str]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def finish(self, status: Status) -> None: ...

@@ -1,0 +1,179 @@
+"""Training checkpoints: safetensors by parameter name and one JSON file, alike for every engine.
+
+Rank r of W writes every W-th parameter, with both of AdamW's moments. A checkpoint loads at any
+worker count and under any engine, holds no pickle, and is trusted only if every file has the hash
+that the JSON file names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from simcse_platform.config import TrainRun
+from simcse_platform.errors import CheckpointError
+from simcse_platform.storage import RunFolder
+from simcse_platform.training.engine import Engine, rank_and_world
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+PREFIX = "checkpoint-"
+MANIFEST = "checkpoint.json"
+
+
+class Best(BaseModel):
+    """The best model so far."""
+
+    step: int
+    score: float
+    scores: dict[str, float]
+
+
+class Progress(BaseModel):
+    """What a run has done so far: the cursor, and the sums behind its final figures."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = 0
+    """Optimiser steps taken, which is also the next step's number."""
+    rows: int = 0
+    tokens: int = 0
+    positions: int = 0
+    """Positions the encoder computed, padding included."""
+    seconds: float = 0.0
+    """Time in training steps; evaluation and saving are not counted."""
+    stalled_seconds: float = 0.0
+    """Part of `seconds` spent waiting for data."""
+    dev_before: dict[str, float] = Field(default_factory=dict)
+    dev: dict[str, float] = Field(default_factory=dict)
+    best: Best | None = None
+    evaluations_without_gain: int = 0
+
+
+class _File(BaseModel):
+    bytes: int
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: int
+    world_size: int
+    files: dict[str, _File]
+    progress: Progress
+    run: TrainRun
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are whole."""
+
+    name: str
+    progress: Progress
+    run: TrainRun
+    weights: dict[str, Tensor]
+    """Float32, by parameter name."""
+    moments: dict[str, dict[str, Tensor]]
+    """AdamW's moments by parameter name, then by moment."""
+
+
+def checkpoint_name(step: int, attempt: str) -> str:
+    """Two attempts never write into one folder, since a merge of both would look complete."""
+    return f"{PREFIX}{step:08d}-{attempt}"
+
+
+def save(engine: Engine, folder: Path, *, progress: Progress, run: TrainRun) -> None:
+    """Write this rank's file, and on rank 0 the JSON file, into a local folder. Collective."""
+    rank, world = rank_and_world()
+    tensors: dict[str, Tensor] = {}
+    for index, (name, weight) in enumerate(engine.weights()):
+        if index % world == rank:
+            tensors[f"weight/{name}"] = weight.contiguous()
+    for index, (name, moments) in enumerate(engine.moments()):
+        if index % world == rank:
+            tensors |= {f"{moment}/{name}": value.contiguous() for moment, value in moments.items()}
+    path = folder / f"parameters-{rank:05d}-of-{world:05d}.safetensors"
+    save_file(tensors, path)
+    own = (path.name, {"bytes": path.stat().st_size, "sha256": _sha256(path)})
+    files = [own]
+    if world > 1:
+        files = [own] * world
+        dist.all_gather_object(files, own)
+    if rank == 0:
+        manifest = _Manifest.model_validate(
+            {
+                "format": FORMAT,
+                "world_size": world,
+                "files": dict(files),
+                "progress": progress.model_copy(deep=True),
+                "run": run,
+            }
+        )
+        (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+
+
+def newest(folder: RunFolder) -> str | None:
+    """Name of the newest checkpoint that is whole; each newer one is named in a warning."""
+    for path in sorted(folder.path.glob(f"{PREFIX}*"), reverse=True):
+        try:
+            _read_manifest(path)
+        except CheckpointError as error:
+            logger.warning("%s; trying the one before", error)
+        else:
+            return path.name
+    return None
+
+
+def next_step(folder: RunFolder) -> int:
+    """Where a run continues: the step after its newest checkpoint, or 0."""
+    name = newest(folder)
+    return _read_manifest(folder.path / name).progress.step if name else 0
+
+
+def load(folder: RunFolder, name: str) -> Checkpoint:
+    """Read a checkpoint. Raises `CheckpointError` naming the file that is not as written."""
+    path = folder.path / name
+    manifest = _read_manifest(path)
+    weights: dict[str, Tensor] = {}
+    moments: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for file, expected in manifest.files.items():
+        if _sha256(path / file) != expected.sha256:
+            raise CheckpointError(
+                f"{path / file} is damaged: delete the folder {path.name}, and the run goes on "
+                "from the checkpoint before"
+            )
+        for key, tensor in load_file(path / file).items():
+            kind, parameter = key.split("/", 1)
+            if kind == "weight":
+                weights[parameter] = tensor
+            else:
+                moments[parameter][kind] = tensor
+    return Checkpoint(name, manifest.progress, manifest.run, weights, dict(moments))
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    try:
+        manifest = _Manifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} has no {MANIFEST}: its writing was interrupted") from None
+    except ValueError:
+        raise CheckpointError(f"{path / MANIFEST} cannot be read") from None
+    for file, expected in manifest.files.items():
+        if not (path / file).is_file() or (path / file).stat().st_size != expected.bytes:
+            raise CheckpointError(f"{path / file} is not whole: its writing was interrupted")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

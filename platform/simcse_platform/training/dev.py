@@ -1,0 +1,67 @@
+"""The dev score while training, computed by all ranks together.
+
+N: distinct sentences of all sets, n: those of this rank, c: sentences of one forward, D: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simcse.encoder import SentenceEncoder
+from simcse.evaluation import EmbeddingTable, EvaluationSet, distinct_sentences, metric_name
+from simcse.gather import gather_rows
+from simcse_platform.training.engine import Engine, rank_and_world
+
+
+class DevEvaluation:
+    """Scores an engine's encoder on dev sets; sentences are tokenised once, at the start.
+
+    Each rank embeds every W-th sentence, all ranks in the same number of forwards, and rank 0
+    scores the vectors of all.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[EvaluationSet],
+        encoder: SentenceEncoder,
+        *,
+        sentences_per_forward: int = 512,
+    ) -> None:
+        self._sets = sets
+        self._rank, self._world = rank_and_world()
+        self._sentences = distinct_sentences(sets)
+        tokens = encoder.tokenize(self._sentences[self._rank :: self._world])
+        largest_share = -(-len(self._sentences) // self._world)
+        forwards = -(-largest_share // sentences_per_forward)
+        index_n = torch.arange(len(tokens))
+        self._chunks = [
+            tokens.select(index_n[i * sentences_per_forward : (i + 1) * sentences_per_forward])
+            for i in range(forwards)
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._sets)
+
+    def score(self, engine: Engine) -> tuple[float, dict[str, float]]:
+        """The mean of the sets' headlines, and each by its metric name. Collective."""
+        vectors_nD = torch.cat([engine.embed(chunk).float() for chunk in self._chunks])
+        gathered_ND, _ = gather_rows(vectors_nD)
+        scores: list[dict[str, float]] = [{}]
+        if self._rank == 0:
+            scores = [self._score(gathered_ND.cpu())]
+        if self._world > 1:
+            dist.broadcast_object_list(scores)
+        return float(np.mean(list(scores[0].values()))), scores[0]
+
+    def _score(self, gathered_ND: Tensor) -> dict[str, float]:
+        shares = [np.arange(rank, len(self._sentences), self._world) for rank in range(self._world)]
+        vectors_ND = np.empty(gathered_ND.shape, dtype=np.float32)
+        vectors_ND[np.concatenate(shares)] = gathered_ND.numpy()
+        table = EmbeddingTable(self._sentences, vectors_ND)
+        found = [(evaluated, evaluated.score(table)) for evaluated in self._sets]
+        return {metric_name(evaluated, scores): scores.headline for evaluated, scores in found}

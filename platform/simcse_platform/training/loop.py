@@ -1,0 +1,152 @@
+"""The training loop. It sees an engine, batches and a reporter, and runs without Ray in a test."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+
+from simcse.batch import Batch
+from simcse.optim import learning_rate
+from simcse_platform.config import TrainRun
+from simcse_platform.errors import TrainingError
+from simcse_platform.training import checkpoint
+from simcse_platform.training.checkpoint import Best, Progress
+from simcse_platform.training.dev import DevEvaluation
+from simcse_platform.training.engine import Engine, rank_and_world
+from simcse_platform.training.meter import Meter
+
+
+class Reporter(Protocol):
+    """Where a loop's results go."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record measurements; called on rank 0."""
+
+    def save_checkpoint(self, name: str, folder: Path) -> None:
+        """Keep this rank's files of checkpoint `name`; called on every rank at once."""
+
+    def save_best(self, folder: Path) -> None:
+        """Keep the best model so far; called on rank 0."""
+
+
+def train(
+    engine: Engine,
+    batches: Iterator[Batch],
+    dev: DevEvaluation,
+    reporter: Reporter,
+    run: TrainRun,
+    *,
+    total_steps: int,
+    progress: Progress,
+    attempt: str,
+    lineage: Mapping[str, JsonValue],
+) -> Progress:
+    """Train from `progress.step` to `total_steps`, or until the dev score stops rising.
+
+    `batches` starts at step `progress.step`. Dropout is seeded by position, (seed, step, rank), so
+    a run continued from a checkpoint is the run that was never stopped.
+    Raises `TrainingError` when the gradient is no longer finite.
+    """
+    keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
+    meter = Meter()
+    rank, _ = rank_and_world()
+    if dev and progress.step == 0:
+        progress.dev_before = keeper.evaluate(progress)
+    while progress.step < total_steps and not keeper.out_of_patience(progress):
+        start = time.perf_counter()
+        batch = next(batches)
+        waited = time.perf_counter() - start
+
+        torch.manual_seed(_position_seed(run.seed, batch.step, rank))
+        rate = learning_rate(batch.step, total_steps, run.optim)
+        output = engine(batch)
+        engine.backward(output.loss)
+        norm = engine.step(rate)
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"the gradient norm of step {batch.step} is {norm}: lower optim.learning_rate or "
+                "raise objective.temperature; the best model so far is kept"
+            )
+        progress.step += 1
+        meter.add(batch, output, norm, waited=waited, seconds=time.perf_counter() - start)
+
+        last = progress.step == total_steps
+        if last or progress.step % run.tracking.log_every == 0:
+            measured = meter.read(progress)
+            keeper.log(progress, {**measured, "learning_rate": rate})
+        if dev and (last or progress.step % run.dev.every == 0):
+            progress.dev = keeper.evaluate(progress)
+        if last or progress.step % run.checkpoint.every == 0:
+            keeper.save_checkpoint(progress, meter)
+    if not dev:
+        keeper.save_best(progress)
+    return progress
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """What happens between steps: scoring, keeping the best model, checkpoints."""
+
+    engine: Engine
+    dev: DevEvaluation
+    reporter: Reporter
+    run: TrainRun
+    attempt: str
+    lineage: Mapping[str, JsonValue]
+
+    def log(self, progress: Progress, values: Mapping[str, float]) -> None:
+        if rank_and_world()[0] == 0:
+            self.reporter.log(progress.step, values)
+
+    def evaluate(self, progress: Progress) -> dict[str, float]:
+        """Score the dev sets, and keep the model if none before was better. Collective."""
+        score, scores = self.dev.score(self.engine)
+        self.log(progress, scores)
+        if progress.best is None or score > progress.best.score:
+            progress.best = Best(step=progress.step, score=score, scores=scores)
+            progress.evaluations_without_gain = 0
+            self.save_best(progress)
+        else:
+            progress.evaluations_without_gain += 1
+        return scores
+
+    def out_of_patience(self, progress: Progress) -> bool:
+        patience = self.run.dev.patience
+        return patience is not None and progress.evaluations_without_gain >= patience
+
+    def save_best(self, progress: Progress) -> None:
+        """Hand the whole model to the reporter. Collective, since ZeRO gathers the weights."""
+        weights = dict(self.engine.weights())
+        if rank_and_world()[0] != 0:
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "model"
+            self.engine.task.encoder.save(
+                folder,
+                state_dict={name.removeprefix("encoder."): w for name, w in weights.items()},
+                lineage={**self.lineage, "step": progress.step},
+                scores=progress.best.scores if progress.best else {},
+            )
+            self.reporter.save_best(folder)
+
+    def save_checkpoint(self, progress: Progress, meter: Meter) -> None:
+        """Hand this rank's part of a checkpoint to the reporter. Collective."""
+        meter.read(progress)
+        with tempfile.TemporaryDirectory() as scratch:
+            checkpoint.save(self.engine, Path(scratch), progress=progress, run=self.run)
+            name = checkpoint.checkpoint_name(progress.step, self.attempt)
+            self.reporter.save_checkpoint(name, Path(scratch))
+
+
+def _position_seed(seed: int, step: int, rank: int) -> int:
+    """A generator seed that is a function of position alone and differs between positions."""
+    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,78 @@
+"""Measurements of training steps, brought together over ranks when they are read."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from simcse.batch import Batch
+from simcse.objective import TaskOutput
+from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.engine import rank_and_world
+
+
+class Meter:
+    """Sums over steps on this rank."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps = self._global_rows = self._keys = 0
+        self._norm = self._waited = self._seconds = 0.0
+        self._outputs: list[TaskOutput] = []
+
+    def add(
+        self, batch: Batch, output: TaskOutput, norm: float, *, waited: float, seconds: float
+    ) -> None:
+        """One step that took `seconds`, `waited` of them for its batch."""
+        self._steps += 1
+        self._global_rows += batch.global_rows
+        self._keys += batch.global_rows * max(1, len(batch.columns) - 1)
+        self._norm += norm
+        self._waited += waited
+        self._seconds += seconds
+        self._outputs.append(output)
+
+    def read(self, progress: Progress) -> dict[str, float]:
+        """Means since the last read, by name; their sums go to `progress`. Collective.
+
+        Times are the mean over ranks, which wait for each other in every step anyway.
+        """
+        if not self._steps:
+            return {}
+        world = rank_and_world()[1]
+        sums = torch.tensor(
+            [
+                sum(float(output.loss) for output in self._outputs),
+                sum(float(output.correct) for output in self._outputs),
+                sum(float(output.squared_distance) for output in self._outputs),
+                sum(output.tokens for output in self._outputs),
+                sum(output.positions for output in self._outputs),
+                self._waited,
+                self._seconds,
+            ],
+            dtype=torch.float64,
+            device=self._outputs[0].loss.device,
+        )
+        if world > 1:
+            dist.all_reduce(sums)
+        loss, correct, squared_distance, tokens, positions, waited, seconds = sums.tolist()
+        progress.rows += self._global_rows
+        progress.tokens += int(tokens)
+        progress.positions += int(positions)
+        progress.seconds += seconds / world
+        progress.stalled_seconds += waited / world
+        measured = {
+            "loss": loss / world / self._steps,
+            "in_batch_accuracy": correct / self._global_rows,
+            "alignment": squared_distance / self._global_rows,
+            "gradient_norm": self._norm / self._steps,
+            "negatives_per_anchor": self._keys / self._steps - 1,
+            "rows_per_s": self._global_rows / (seconds / world),
+            "tokens_per_s": tokens / (seconds / world),
+            "padding_efficiency": tokens / positions,
+            "data_stall_share": waited / seconds,
+        }
+        self._clear()
+        return measured

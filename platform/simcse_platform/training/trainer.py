@@ -1,0 +1,203 @@
+"""A training run on Ray Train: from settings and a corpus to a best model in the run folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import floor
+
+import ray.train
+from pydantic import JsonValue
+from ray.data import Dataset
+from ray.train.torch import TorchTrainer
+from ray.util.queue import Empty, Queue
+
+from simcse.errors import SimcseError, UsageError
+from simcse.evaluation import EvaluationSet
+from simcse_platform import provenance, runtime
+from simcse_platform.config import ScaleConfig, TrainRun
+from simcse_platform.errors import ClusterError, TrainingError
+from simcse_platform.ingest.source import Corpus
+from simcse_platform.ingest.stream import PlannedDataConfig, window_dataset
+from simcse_platform.ingest.window import WindowPlan
+from simcse_platform.runtime import Resources
+from simcse_platform.storage import RunFolder
+from simcse_platform.tracking.tracker import Tracker
+from simcse_platform.training import checkpoint
+from simcse_platform.training.worker import (
+    FAILURE,
+    RESULT,
+    WorkerResult,
+    WorkerSetup,
+    train_worker,
+)
+
+Show = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a run's workers lie on a cluster."""
+
+    use_gpu: bool
+    cpus_per_worker: float
+    threads_per_worker: int
+
+
+def fit(
+    run: TrainRun,
+    corpus: Corpus,
+    dev_sets: Sequence[EvaluationSet],
+    folder: RunFolder,
+    tracker: Tracker,
+    *,
+    lineage: Mapping[str, JsonValue],
+    show: Show | None = None,
+) -> WorkerResult:
+    """Train, or go on from the newest checkpoint in `folder`, and return what rank 0 measured.
+
+    The best model is then in `folder / "best"`. `show` gets step and measurements while it runs.
+    Ray must be connected. Raises the project's error that stopped a worker, or `TrainingError`.
+    """
+    placement = place(run.scale, runtime.cluster_resources())
+    plan = plan_steps(run, corpus)
+    for stale in (RESULT, FAILURE):
+        (folder.path / stale).unlink(missing_ok=True)
+    with _shown(show) as progress:
+        trainer = TorchTrainer(
+            train_worker,
+            train_loop_config={
+                "setup": WorkerSetup(
+                    run=run,
+                    folder=folder,
+                    plan=plan,
+                    dev_sets=tuple(dev_sets),
+                    tracker=tracker,
+                    lineage=lineage,
+                    threads=placement.threads_per_worker,
+                    source_hash=provenance.source_hash(),
+                    progress=progress,
+                )
+            },
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=run.scale.num_workers,
+                use_gpu=placement.use_gpu,
+                resources_per_worker={"CPU": placement.cpus_per_worker},
+            ),
+            # Ray's types are still those of the first Ray Train.
+            run_config=ray.train.RunConfig(  # type: ignore[call-arg]
+                name=folder.name,
+                storage_path=str(folder.path.parent),
+                failure_config=ray.train.FailureConfig(  # type: ignore[call-arg]
+                    max_failures=run.scale.max_failures, controller_failure_limit=3
+                ),
+                checkpoint_config=ray.train.CheckpointConfig(num_to_keep=run.checkpoint.keep),
+                worker_runtime_env={"env_vars": _worker_environment(placement)},
+                logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+            ),
+            datasets={"train": lambda: _remaining_windows(folder, plan)},
+            dataset_config=PlannedDataConfig(plan),
+        )
+        try:
+            trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise _reason(error, folder) from error
+    return WorkerResult.model_validate_json((folder.path / RESULT).read_text(encoding="utf-8"))
+
+
+def plan_steps(run: TrainRun, corpus: Corpus) -> WindowPlan:
+    """The steps of the run: its epochs over the corpus, but no more than `max_steps`."""
+    steps_per_epoch = -(-sum(corpus.rows) // run.global_batch_size)
+    total_steps = run.epochs * steps_per_epoch
+    return WindowPlan(
+        corpus=corpus,
+        seed=run.seed,
+        global_batch_size=run.global_batch_size,
+        batches_per_window=run.data.batches_per_window,
+        total_steps=min(total_steps, run.max_steps or total_steps),
+    )
+
+
+def place(scale: ScaleConfig, resources: Resources) -> Placement:
+    """CPUs, GPUs and threads for each worker, leaving at least one CPU to Ray Data.
+
+    Raises `ClusterError` when the cluster cannot hold the workers: Ray would wait for ever.
+    """
+    workers = scale.num_workers
+    use_gpu = scale.device == "cuda" or (scale.device == "auto" and resources.gpus >= workers)
+    if use_gpu and resources.gpus < workers:
+        raise ClusterError(
+            f"scale.num_workers is {workers}, but the cluster has {resources.gpus:g} GPUs: use "
+            "fewer workers or scale.device=cpu"
+        )
+    if scale.offload and not use_gpu:
+        raise UsageError("scale.offload moves optimiser state off a GPU, and no GPU is used")
+    free = resources.cpus - 1
+    # In hundredths, since Ray counts no finer than that without rounding errors.
+    cpus = scale.cpus_per_worker or min(1.0, floor(100 * free / workers) / 100)
+    if cpus <= 0 or workers * cpus > free:
+        raise ClusterError(
+            f"{workers} workers of {cpus:g} CPUs leave none of the cluster's {resources.cpus:g} to "
+            "Ray Data, which needs one: use fewer workers, or lower scale.cpus_per_worker"
+        )
+    cores = resources.cpus / resources.nodes
+    workers_per_node = -(-workers // resources.nodes)
+    threads = scale.threads_per_worker or max(1, floor(cores / workers_per_node))
+    return Placement(use_gpu=use_gpu, cpus_per_worker=cpus, threads_per_worker=threads)
+
+
+def _remaining_windows(folder: RunFolder, plan: WindowPlan) -> Dataset:
+    """Called by Ray whenever it starts a group of workers."""
+    if (folder.path / FAILURE).exists():
+        raise TrainingError((folder.path / FAILURE).read_text(encoding="utf-8"))
+    # A run that has taken all its steps still gets a window, from which it takes no batch.
+    return window_dataset(plan, min(checkpoint.next_step(folder), plan.total_steps - 1))
+
+
+def _worker_environment(placement: Placement) -> dict[str, str]:
+    return {
+        "DS_ACCELERATOR": "cuda" if placement.use_gpu else "cpu",
+        "OMP_NUM_THREADS": str(placement.threads_per_worker),
+        "TOKENIZERS_PARALLELISM": "false",
+        # Every path is absolute, and a worker's own directory hides a user's relative ones.
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    }
+
+
+def _reason(error: ray.train.TrainingFailedError, folder: RunFolder) -> SimcseError:
+    if (found := runtime.cause(error)) is not None:
+        return found
+    if (folder.path / FAILURE).exists():
+        return TrainingError((folder.path / FAILURE).read_text(encoding="utf-8"))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return TrainingError(
+        f"run {folder.name} failed: {lines[-1] if lines else 'no reason given'}; run the same "
+        "command again to go on from its last checkpoint, with --debug to see the whole error"
+    )
+
+
+@contextmanager
+def _shown(show: Show | None) -> Iterator[Queue | None]:
+    """A queue whose entries `show` gets, in a thread of this process, until the block ends."""
+    if show is None:
+        yield None
+        return
+    queue, ended = Queue(actor_options={"num_cpus": 0}), threading.Event()
+
+    def pass_on() -> None:
+        while not (ended.is_set() and queue.empty()):
+            try:
+                show(*queue.get(timeout=0.5))
+            except Empty:
+                continue
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    thread.start()
+    try:
+        yield queue
+    finally:
+        ended.set()
+        thread.join(timeout=10)
+        queue.shutdown()

@@ -1,0 +1,194 @@
+"""What one Ray Train worker runs: it builds the parts of a run and hands them to the loop."""
+
+from __future__ import annotations
+
+import resource
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, JsonValue
+from ray.util.queue import Queue
+
+from simcse.encoder import SentenceEncoder
+from simcse.errors import SimcseError
+from simcse.evaluation import EvaluationSet
+from simcse.objective import ContrastiveTask
+from simcse.optim import build_optimizer
+from simcse_platform import provenance
+from simcse_platform.config import TrainRun, to_yaml
+from simcse_platform.errors import ClusterError
+from simcse_platform.ingest.stream import batches
+from simcse_platform.ingest.window import WindowPlan
+from simcse_platform.storage import RunFolder
+from simcse_platform.tracking.tracker import Tracker
+from simcse_platform.training import checkpoint, loop
+from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.dev import DevEvaluation
+from simcse_platform.training.engine import DdpEngine, Engine, rank_and_world
+from simcse_platform.training.zero import ZeroEngine
+
+T = TypeVar("T")
+
+BEST = "best"
+RESULT = "result.json"
+FAILURE = "failure.txt"
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """All that a worker needs to know, pickled by the driver."""
+
+    run: TrainRun
+    folder: RunFolder
+    plan: WindowPlan
+    dev_sets: tuple[EvaluationSet, ...]
+    tracker: Tracker
+    lineage: Mapping[str, JsonValue]
+    threads: int
+    source_hash: str
+    progress: Queue | None
+    """Rank 0 puts (step, measurements) here for the driver to show."""
+
+
+def train_worker(config: Mapping[str, WorkerSetup]) -> None:
+    """Train as `config["setup"]` says; rank 0 leaves `best/` and `result.json` in the run folder.
+
+    An error that a restart cannot mend is written to `failure.txt` before it is raised.
+    """
+    setup = config["setup"]
+    with _failure_recorded(setup.folder):
+        if provenance.source_hash() != setup.source_hash:
+            raise ClusterError(
+                "this worker runs another version of the project than the command: install the "
+                "same one on every machine, or submit with cluster/runtime_env.yaml"
+            )
+        torch.set_num_threads(setup.threads)
+        rank, world = rank_and_world()
+        attempt, found = _of_rank_0((uuid.uuid4().hex[:8], checkpoint.newest(setup.folder)))
+        engine, progress = _build(setup, found)
+        progress = loop.train(
+            engine,
+            batches(
+                ray.train.get_dataset_shard("train"),
+                setup.plan,
+                rank=rank,
+                world_size=world,
+                first_step=progress.step,
+            ),
+            DevEvaluation(setup.dev_sets, engine.task.encoder),
+            _RayReporter(setup),
+            setup.run,
+            total_steps=setup.plan.total_steps,
+            progress=progress,
+            attempt=attempt,
+            lineage=setup.lineage,
+        )
+        peak = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        if world > 1:
+            dist.all_reduce(peak, dist.ReduceOp.MAX)
+        if rank == 0:
+            setup.tracker.flush()
+            result = WorkerResult(progress=progress, peak_rss_mb=float(peak))
+            setup.folder.write_text(RESULT, result.model_dump_json())
+
+
+class WorkerResult(BaseModel):
+    """What rank 0 leaves for the driver in `result.json`."""
+
+    progress: Progress
+    peak_rss_mb: float
+    """Largest resident memory of a worker, in MiB."""
+
+    def summary(self, *, run_id: str, model: Path) -> dict[str, JsonValue]:
+        """The run's figures as `simcse train --json` writes them; scores are x 100."""
+        done = self.progress
+        best = done.best
+        return {
+            "run_id": run_id,
+            "steps": done.step,
+            "rows": done.rows,
+            "rows_per_s": done.rows / done.seconds,
+            "tokens_per_s": done.tokens / done.seconds,
+            "padding_efficiency": done.tokens / done.positions,
+            "data_stall_share": done.stalled_seconds / done.seconds,
+            "peak_rss_mb": self.peak_rss_mb,
+            "dev_before": dict(done.dev_before),
+            "dev": dict(done.dev),
+            "best": {
+                "step": best.step if best else done.step,
+                "scores": dict(best.scores) if best else {},
+                "model": str(model),
+            },
+        }
+
+
+class _RayReporter:
+    """`loop.Reporter` that keeps things in the run folder, the tracker and the driver's display."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._setup = setup
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._setup.tracker.log_metrics(values, step)
+        if self._setup.progress is not None:
+            self._setup.progress.put((step, dict(values)))
+
+    def save_checkpoint(self, name: str, folder: Path) -> None:
+        ray.train.report(
+            {}, checkpoint=ray.train.Checkpoint.from_directory(folder), checkpoint_dir_name=name
+        )
+
+    def save_best(self, folder: Path) -> None:
+        (folder / "run.yaml").write_text(to_yaml(self._setup.run), encoding="utf-8")
+        self._setup.folder.publish(folder, BEST)
+
+
+def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
+    """The engine and where it stands: at checkpoint `found`, or at the start."""
+    run, scale = setup.run, setup.run.scale
+    encoder = SentenceEncoder.from_config(run.encoder, seed=run.seed)
+    task = ContrastiveTask(
+        encoder,
+        run.objective,
+        autocast_dtype=torch.bfloat16 if scale.precision == "bf16" else None,
+    ).to(ray.train.torch.get_device())
+    loaded = None
+    if found is not None:
+        loaded = checkpoint.load(setup.folder, found)
+        task.load_state_dict(loaded.weights)
+    optimizer = build_optimizer(task, run.optim)
+    norm = run.optim.max_gradient_norm
+    engine: Engine = (
+        ZeroEngine(task, optimizer, scale, max_gradient_norm=norm)
+        if scale.zero_stage
+        else DdpEngine(task, optimizer, max_gradient_norm=norm)
+    )
+    if loaded is None:
+        return engine, Progress()
+    engine.restore_moments(loaded.moments, loaded.progress.step)
+    return engine, loaded.progress
+
+
+def _of_rank_0(value: T) -> T:
+    """Rank 0's value on every rank."""
+    values = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(values)
+    return values[0]
+
+
+@contextmanager
+def _failure_recorded(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except SimcseError as error:
+        folder.write_text(FAILURE, str(error))
+        raise

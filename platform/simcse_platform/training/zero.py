@@ -1,0 +1,134 @@
+"""DeepSpeed ZeRO stages 1 to 3 behind the `Engine` protocol; the only import of deepspeed."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from simcse.batch import Batch
+from simcse.objective import ContrastiveTask, TaskOutput
+from simcse.tokens import RaggedTokens
+from simcse_platform.config import ScaleConfig
+from simcse_platform.training.engine import MOMENTS, set_learning_rate
+
+
+class ZeroEngine:
+    """A `ContrastiveTask` whose optimiser state, gradients or parameters are sharded by ZeRO.
+
+    A process group must exist. DeepSpeed averages gradients over ranks by default, as
+    `simcse.gather` expects.
+    """
+
+    def __init__(
+        self,
+        task: ContrastiveTask,
+        optimizer: Optimizer,
+        scale: ScaleConfig,
+        *,
+        max_gradient_norm: float,
+    ) -> None:
+        device = next(task.parameters()).device
+        # DeepSpeed picks its accelerator when it is imported, from this variable.
+        os.environ.setdefault("DS_ACCELERATOR", device.type)
+        import deepspeed
+
+        if device.type == "cpu":
+            # DeepSpeed would try every operator with a compiler, and build one for minutes that
+            # only inference uses. Training here needs none of them.
+            deepspeed.ops.__compatible_ops__ = defaultdict(bool)
+        self._deepspeed = deepspeed
+        self._engine, self._optimizer, _, _ = deepspeed.initialize(
+            model=task,
+            optimizer=optimizer,
+            config=deepspeed_config(scale, max_gradient_norm=max_gradient_norm),
+            dist_init_required=False,
+        )
+        self.task = task
+
+    def __call__(self, batch: Batch) -> TaskOutput:
+        self._engine.train()
+        return cast(TaskOutput, self._engine(batch))
+
+    def backward(self, loss: Tensor) -> None:
+        self._engine.backward(loss)
+
+    def step(self, learning_rate: float) -> float:
+        set_learning_rate(self._optimizer, learning_rate)
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm())
+
+    @torch.no_grad()
+    def embed(self, tokens: RaggedTokens) -> Tensor:
+        self._engine.eval()
+        return cast(Tensor, self._engine(tokens))
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.task.named_parameters():
+            weight = self._deepspeed.utils.safe_get_full_fp32_param(parameter)
+            yield name, _copy_on_cpu(weight)
+
+    def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        get = self._deepspeed.utils.safe_get_full_optimizer_state
+        for name, parameter in self.task.named_parameters():
+            yield name, {moment: _copy_on_cpu(get(parameter, moment)) for moment in MOMENTS}
+
+    def restore_moments(self, moments: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
+        # AdamW makes its state in its first step, and the setters below need it to be there.
+        self._step_that_changes_nothing()
+        for name, parameter in self.task.named_parameters():
+            for moment, value in moments[name].items():
+                self._deepspeed.utils.safe_set_full_optimizer_state(
+                    parameter, value.to(parameter.device), moment
+                )
+        for state in self._optimizer.optimizer.state.values():
+            state["step"] = torch.tensor(float(step))
+        self._engine.global_steps = step
+
+    def _step_that_changes_nothing(self) -> None:
+        decays = [group["weight_decay"] for group in self._optimizer.param_groups]
+        for group in self._optimizer.param_groups:
+            group["weight_decay"] = 0.0
+        self._engine.train()
+        # Training mode, because a head may be left out at evaluation, and all gradients must exist.
+        self._engine.backward(self._engine(RaggedTokens.from_lists([[0]])).sum() * 0.0)
+        self.step(0.0)
+        for group, decay in zip(self._optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+
+def _copy_on_cpu(tensor: Tensor) -> Tensor:
+    """A copy, because DeepSpeed hands out views of its flat buffers."""
+    return tensor.detach().to("cpu", torch.float32, copy=True)
+
+
+def deepspeed_config(scale: ScaleConfig, *, max_gradient_norm: float) -> dict[str, Any]:
+    """DeepSpeed's JSON, every default that changed between releases set on purpose."""
+    zero: dict[str, Any] = {
+        "stage": scale.zero_stage,
+        "reduce_scatter": True,
+        "overlap_comm": False,
+        "contiguous_gradients": True,
+        "stage3_param_persistence_threshold": scale.persistence_threshold,
+    }
+    if scale.offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    return {
+        # The loop hands over whole global batches; DeepSpeed only uses this to divide, by one.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_gradient_norm,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "bf16": {"enabled": False},
+        "fp16": {"enabled": False},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+    }

@@ -1,0 +1,272 @@
+"""The sentence encoder: ragged tokens in, one vector a sentence out.
+
+n: sentences of a call, m: sentences of one chunk, L: longest sentence of a chunk, D: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from simcse.backbone import length_limit, load_checkpoint
+from simcse.config import EncoderConfig, Head, Pooling
+from simcse.errors import ModelError, UsageError
+from simcse.model_card import read_licence
+from simcse.model_description import ModelDescription, read_description
+from simcse.model_folder import read_head, write_model_folder
+from simcse.model_source import locate
+from simcse.pooling import POOLINGS, DenseHead, needs_all_layers, pool
+from simcse.sentence_transformers_files import read_pooling
+from simcse.tokenizer import load_tokenizer, tokenize
+from simcse.tokens import RaggedTokens
+
+
+class SentenceEncoder(nn.Module):
+    """A transformer, the pooling of its token states, and the dense layer over [CLS].
+
+    Parameters are named `backbone.*` and `head.*`; the backbone has no pooler of its own.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        pooling: Pooling,
+        head_kind: Head = "none",
+        head: DenseHead | None = None,
+        max_length: int | None = None,
+        length_buckets: int = 1,
+        licence: str = "unknown",
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.tokenizer = tokenizer
+        self.pooling: Pooling = pooling
+        self.head_kind: Head = head_kind
+        self.dimension = int(backbone.config.hidden_size)
+        self.model_limit = length_limit(backbone, tokenizer)
+        """Tokens the model can read in one sentence, special tokens included."""
+        self.max_length = max_length or self.model_limit
+        """Tokens a training sentence is cut to."""
+        self.length_buckets = length_buckets
+        self.licence = licence
+
+    @classmethod
+    def from_config(cls, config: EncoderConfig, *, seed: int) -> Self:
+        """For training: the head comes from a folder that `save` wrote, or is new from `seed`.
+
+        Raises `ModelError` for a model that cannot be loaded, `UsageError` for settings that it
+        cannot have.
+        """
+        if config.head != "none" and config.pooling != "cls":
+            raise UsageError(
+                f"encoder.head is {config.head!r} but encoder.pooling is {config.pooling!r}: the "
+                "head sits on [CLS], so set encoder.pooling=cls or encoder.head=none"
+            )
+        folder = locate(config.model)
+        backbone = load_checkpoint(folder, dropout=config.dropout).backbone
+        saved = read_description(folder)
+        head = None
+        if config.head != "none" and saved and saved.head != "none":
+            head = _head_from(read_head(folder, saved.head))
+        elif config.head != "none":
+            head = DenseHead.initialised(
+                backbone.config.hidden_size,
+                standard_deviation=backbone.config.initializer_range,
+                seed=seed,
+            )
+        encoder = cls(
+            backbone,
+            load_tokenizer(folder),
+            pooling=config.pooling,
+            head_kind=config.head,
+            head=head,
+            max_length=config.max_length,
+            length_buckets=config.length_buckets,
+            licence=read_licence(folder),
+        )
+        if config.max_length > encoder.model_limit:
+            raise UsageError(
+                f"encoder.max_length is {config.max_length}, but {config.model} reads at most "
+                f"{encoder.model_limit} tokens"
+            )
+        return encoder.train()
+
+    @classmethod
+    def load(cls, model: str | Path, *, pooling: Pooling | None = None) -> Self:
+        """For use, in evaluation mode; `pooling` None is what the folder says.
+
+        A folder says it in `simcse.json`, or else in sentence-transformers' files. Raises
+        `ModelError` when it does not, and when [CLS] pooling wants a pooler that is not there.
+        """
+        folder = locate(model)
+        saved = read_description(folder)
+        chosen = pooling or (saved.pooling if saved else read_pooling(folder))
+        if chosen is None:
+            raise ModelError(
+                f"{model} does not say how its token states are pooled: choose a pooling, one of "
+                f"{', '.join(POOLINGS)}"
+            )
+        backbone, pooler = load_checkpoint(folder)
+        head_kind: Head = "none"
+        weights: Mapping[str, Tensor] | None = None
+        if chosen == "cls" and saved and saved.pooling == "cls":
+            head_kind = saved.head
+            weights = read_head(folder, saved.head) if saved.head != "none" else None
+        elif chosen == "cls":
+            if pooler is None:
+                raise ModelError(
+                    f"{model} has no weights pooler.dense, which pooling cls applies: choose "
+                    "cls_before_pooler for the state of [CLS] itself"
+                )
+            head_kind, weights = "always", pooler
+        return cls(
+            backbone,
+            load_tokenizer(folder),
+            pooling=chosen,
+            head_kind=head_kind,
+            head=_head_from(weights) if weights else None,
+            max_length=saved.max_length if saved else None,
+            licence=read_licence(folder),
+        ).eval()
+
+    def forward(self, tokens: RaggedTokens) -> Tensor:
+        """Vectors `[n, D]` in at least float32.
+
+        The sentences, by length, are cut into `length_buckets` chunks of equal count, each padded
+        to its own longest sentence. n may be 0: the backbone runs `length_buckets` times whatever n
+        is, because ZeRO-3 gathers weights in every call and all ranks must make the same calls.
+        Tokens best stay on the CPU; a chunk moves to the encoder's device when its turn comes.
+        """
+        order_n = torch.argsort(tokens.lengths_n, stable=True)
+        chunks = [self._encode(tokens.select(rows_m)) for rows_m in self._buckets(order_n)]
+        vectors_nD = torch.cat(chunks)
+        return vectors_nD[torch.argsort(order_n).to(vectors_nD.device)]
+
+    def padded_positions(self, tokens: RaggedTokens) -> int:
+        """Positions that `forward` computes for these tokens, padding included."""
+        buckets = self._buckets(tokens.lengths_n.sort().values)
+        return sum(len(part_m) * int(part_m[-1]) if len(part_m) else 1 for part_m in buckets)
+
+    def _buckets(self, by_length_n: Tensor) -> list[Tensor]:
+        """Equal parts of what is sorted by length; some are empty where n is small."""
+        edges = [
+            len(by_length_n) * i // self.length_buckets for i in range(self.length_buckets + 1)
+        ]
+        return [by_length_n[start:stop] for start, stop in pairwise(edges)]
+
+    def tokenize(self, sentences: Sequence[str], max_length: int | None = None) -> RaggedTokens:
+        """Tokens of each sentence, cut to `max_length`; None is the model's own limit."""
+        limit = self.model_limit if max_length is None else max_length
+        return RaggedTokens.from_lists(tokenize(self.tokenizer, sentences, limit))
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        sentences: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """Vectors `[n, D]` in input order, without dropout, not normalised.
+
+        Longest first, so that memory that does not suffice shows at once. `progress` gets the
+        number of sentences done.
+        """
+        tokens = self.tokenize(sentences)
+        order_n = torch.argsort(tokens.lengths_n, descending=True, stable=True)
+        vectors_nD = torch.empty(len(tokens), self.dimension)
+        was_training = self.training
+        self.eval()
+        try:
+            for start in range(0, len(tokens), batch_size):
+                rows_m = order_n[start : start + batch_size]
+                vectors_nD[rows_m] = self._encode(tokens.select(rows_m)).float().cpu()
+                if progress:
+                    progress(start + len(rows_m))
+        finally:
+            self.train(was_training)
+        return vectors_nD.numpy()
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        state_dict: Mapping[str, Tensor] | None = None,
+        lineage: Mapping[str, JsonValue] | None = None,
+        scores: Mapping[str, float] | None = None,
+    ) -> None:
+        """A model folder that this class, transformers and sentence-transformers load.
+
+        `state_dict` holds all parameters by this module's names when its own are sharded. The
+        folder appears complete or not at all; one that `save` wrote before is replaced.
+        """
+        state = dict(self.state_dict()) | dict(state_dict or {})
+        if state_dict is not None and (
+            absent := [name for name, _ in self.named_parameters() if name not in state_dict]
+        ):
+            raise ValueError(f"state_dict lacks {absent[0]} and {len(absent) - 1} others")
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+        write_model_folder(
+            folder,
+            backbone=self.backbone,
+            tokenizer=self.tokenizer,
+            weights=part("backbone."),
+            head=part("head."),
+            model_limit=self.model_limit,
+            licence=self.licence,
+            description=ModelDescription(
+                pooling=self.pooling,
+                head=self.head_kind,
+                max_length=self.max_length,
+                dimension=self.dimension,
+                lineage=dict(lineage or {}),
+                scores=dict(scores or {}),
+            ),
+        )
+
+    def _encode(self, tokens: RaggedTokens) -> Tensor:
+        """Vectors `[m, D]` of one chunk; no rows cost one row of padding, attached to the graph."""
+        rows = tokens if len(tokens) else RaggedTokens.from_lists([[self._pad_id]])
+        ids_mL, mask_mL = (part.to(self.backbone.device) for part in rows.padded(self._pad_id))
+        return self._encode_chunk(ids_mL, mask_mL)[: len(tokens)]
+
+    def _encode_chunk(self, ids_mL: Tensor, mask_mL: Tensor) -> Tensor:
+        output = self.backbone(
+            input_ids=ids_mL,
+            attention_mask=mask_mL,
+            output_hidden_states=needs_all_layers(self.pooling),
+        )
+        # Reduced precision ends here: the head is cheap, and its error would enter every logit.
+        with torch.autocast(ids_mL.device.type, enabled=False):
+            pooled_mD = pool(self.pooling, output, mask_mL)
+            if self.head is None or (self.head_kind == "training" and not self.training):
+                return pooled_mD
+            vectors_mD: Tensor = self.head(pooled_mD)
+            return vectors_mD
+
+    @property
+    def _pad_id(self) -> int:
+        """Any id does where the tokenizer has no padding token: the mask hides it."""
+        pad_id = self.tokenizer.pad_token_id
+        return 0 if pad_id is None else int(pad_id)
+
+
+def _head_from(weights: Mapping[str, Tensor]) -> DenseHead:
+    head = DenseHead(len(weights["dense.bias"]))
+    head.load_state_dict(weights)
+    return head

@@ -1,0 +1,114 @@
+"""STS sets from the Hugging Face hub: MTEB's datasets, at the revisions that MTEB pins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simcse.evaluation.sts import Pairs, STSSet, words
+from simcse.evaluation.suite import STS_SUITE, MissingSetError, Split
+
+HUB_DATASETS: Mapping[str, tuple[str, str]] = {
+    "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384"),
+    "STS13": ("mteb/sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca"),
+    "STS14": ("mteb/sts14-sts", "6031580fec1f6af667f0bd2da0a551cf4f0b2375"),
+    "STS15": ("mteb/sts15-sts", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3"),
+    "STS16": ("mteb/sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513"),
+    "STSBenchmark": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831"),
+    "SICKRelatedness": ("mteb/sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d"),
+}
+"""Dataset and revision by set. STS12 to STS16 hold the pairs of a year in one list, without their
+subsets. SICK-R holds all 9,927 pairs in one split, so its count refuses it as SICKRelatedness."""
+
+_HUB_SPLIT: Mapping[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
+_TIMEOUT_S = 5.0
+
+
+class HubSource:
+    """Reads sets from the local cache of the hub, else from the hub."""
+
+    def __init__(self) -> None:
+        self._unreachable: MissingSetError | None = None
+
+    def read(self, name: str, split: Split) -> tuple[STSSet, dict[str, str]]:
+        """A set and its SHA-256. Raises `MissingSetError` with the reason when there is none.
+
+        A hub that did not answer once is not asked again.
+        """
+        if self._unreachable:
+            raise self._unreachable
+        dataset, revision = HUB_DATASETS[name]
+        try:
+            rows = fetch_rows(dataset, revision, _HUB_SPLIT[split])
+        except HubUnreachableError as error:
+            self._unreachable = error
+            raise
+        expected = sum(STS_SUITE[name][split].values())
+        if len(rows) != expected:
+            raise MissingSetError(
+                f"{dataset} on the hub has {len(rows)} pairs in its {_HUB_SPLIT[split]} split, but "
+                f"{name} {split} has {expected}: point --data at a folder that holds it"
+            )
+        pairs = Pairs(
+            tuple(words(row["sentence1"]) for row in rows),
+            tuple(words(row["sentence2"]) for row in rows),
+            np.array([row["score"] for row in rows], dtype=np.float64),
+        )
+        found = STSSet(name, split, {split: pairs}, subsets_known=len(STS_SUITE[name][split]) == 1)
+        content = json.dumps([[r["score"], r["sentence1"], r["sentence2"]] for r in rows]).encode()
+        source = f"{dataset}@{revision}/{_HUB_SPLIT[split]}"
+        return found, {source: hashlib.sha256(content).hexdigest()}
+
+
+class HubUnreachableError(MissingSetError):
+    """A hub that gives no answer, for any dataset."""
+
+
+def fetch_rows(dataset: str, revision: str, split: str) -> Sequence[Mapping[str, Any]]:
+    """Rows with `sentence1`, `sentence2` and `score` of one split.
+
+    Raises `HubUnreachableError` within seconds when the hub does not answer and its cache does not
+    hold the revision, and `MissingSetError` for a dataset or split that it does not give.
+    """
+    import datasets  # type: ignore[import-untyped]
+    import huggingface_hub as hub
+
+    try:
+        folder = hub.snapshot_download(
+            dataset, repo_type="dataset", revision=revision, local_files_only=True
+        )
+    except hub.errors.LocalEntryNotFoundError:
+        folder = _download(dataset, revision)
+    splits = datasets.load_dataset(folder)
+    if split not in splits:
+        raise MissingSetError(
+            f"{dataset} on the hub has no {split} split: point --data at a folder that holds it"
+        )
+    columns = splits[split].select_columns(["score", "sentence1", "sentence2"])
+    rows: list[dict[str, Any]] = columns.to_list()
+    return rows
+
+
+def _download(dataset: str, revision: str) -> str:
+    import huggingface_hub as hub
+
+    way_out = "point --data at a folder that holds the set"
+    try:
+        # Asked first, because a download goes on trying for minutes, for each set anew.
+        hub.HfApi().dataset_info(dataset, revision=revision, timeout=_TIMEOUT_S)
+        return hub.snapshot_download(dataset, repo_type="dataset", revision=revision)
+    except hub.errors.HfHubHTTPError as error:
+        raise MissingSetError(f"the hub refuses {dataset} ({_brief(error)}): {way_out}") from None
+    # The transport's errors are those of whichever HTTP library the client uses.
+    except Exception as error:
+        raise HubUnreachableError(
+            f"the hub cannot be reached for {dataset} ({_brief(error)}): {way_out}"
+        ) from None
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,96 @@
+"""What everything scored has in common: sentences in, their vectors back, numbers out.
+
+n: sentences, D: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcse.errors import ModelError
+from simcse.evaluation.suite import SHORT_NAMES
+
+Progress = Callable[[int], None]
+"""Is told the number of sentences done so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Numbers of one evaluation set, correlations and ranks x 100."""
+
+    headline: float
+    """The number that models are compared by, unrounded."""
+    measure: str
+    """What the headline is: "spearman", "mrr"."""
+    numbers: Mapping[str, object]
+    """All numbers of the set, ready for JSON."""
+
+
+class EmbeddingTable:
+    """Vectors of distinct sentences, looked up by sentence.
+
+    Raises `ModelError` when a vector holds NaN or infinity.
+    """
+
+    def __init__(self, sentences: Sequence[str], vectors_nD: NDArray[np.float32]) -> None:
+        bad_n = ~np.isfinite(vectors_nD).all(axis=1)
+        if bad_n.any():
+            raise ModelError(
+                f"the vectors of {int(bad_n.sum())} of {len(sentences)} sentences are not finite, "
+                f"the first for {sentences[int(bad_n.argmax())]!r}: the encoder's "
+                "weights have diverged, so go back to an earlier checkpoint"
+            )
+        self._row = {sentence: row for row, sentence in enumerate(sentences)}
+        self._vectors_nD = vectors_nD
+
+    def __getitem__(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+        return self._vectors_nD[[self._row[sentence] for sentence in sentences]]
+
+
+class EvaluationSet(Protocol):
+    """A set that an encoder is scored on; reading it needs no encoder."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def split(self) -> str:
+        """The part scored: "dev", "test"."""
+
+    def sentences(self) -> Sequence[str]:
+        """Every sentence that `score` will look up, repeats included."""
+
+    def score(self, vectors: EmbeddingTable) -> Scores: ...
+
+
+class Embedder(Protocol):
+    def encode(
+        self, sentences: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Vectors `[n, D]` in the order of the sentences."""
+
+
+def distinct_sentences(sets: Iterable[EvaluationSet]) -> list[str]:
+    """Each sentence of all sets once, shortest first, in the same order on every machine."""
+    distinct = {sentence for evaluated in sets for sentence in evaluated.sentences()}
+    return sorted(distinct, key=lambda sentence: (len(sentence), sentence))
+
+
+def evaluate(
+    embedder: Embedder, sets: Sequence[EvaluationSet], *, progress: Progress | None = None
+) -> dict[str, Scores]:
+    """Scores by the name of the set; a sentence is embedded once, whatever sets it is in."""
+    sentences = distinct_sentences(sets)
+    table = EmbeddingTable(sentences, embedder.encode(sentences, progress=progress))
+    return {evaluated.name: evaluated.score(table) for evaluated in sets}
+
+
+def metric_name(evaluated: EvaluationSet, scores: Scores) -> str:
+    """Name of the headline for a tracker: split, set, measure, as in `dev_stsb_spearman`."""
+    name = SHORT_NAMES.get(evaluated.name, evaluated.name.lower())
+    return f"{evaluated.split}_{name}_{scores.measure}"

@@ -1,0 +1,83 @@
+"""The README of a model folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from simcse.model_description import ModelDescription
+
+_LICENCE = re.compile(r"^license:\s*(\S+)\s*$", re.MULTILINE)
+_POOLED = {
+    "cls": "the last layer's state of [CLS]",
+    "cls_before_pooler": "the last layer's state of [CLS]",
+    "avg": "the mean of the last layer's token states",
+    "avg_top2": "the mean of the token states of the last two layers",
+    "avg_first_last": "the mean of the token states of the first and the last layer",
+}
+_HEAD = {
+    "none": "",
+    "training": ", without the dense layer that training put on it",
+    "always": ", through a dense layer and tanh",
+}
+
+
+def read_licence(folder: Path) -> str:
+    """The licence that the front matter of a model card names, else `unknown`."""
+    card = folder / "README.md"
+    parts = (
+        card.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
+        if card.is_file()
+        else []
+    )
+    match = _LICENCE.search(parts[1]) if len(parts) == 3 and not parts[0] else None
+    return match[1] if match else "unknown"
+
+
+def model_card(description: ModelDescription, *, licence: str, pooler_output: bool) -> str:
+    """Markdown with front matter: what the vectors are, how to get them, and their scores.
+
+    `pooler_output` says that transformers' own pooler gives the vector.
+    """
+    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in description.scores.items())
+    scores = f"| measure | value |\n|---|---|\n{rows}" if rows else "None were recorded."
+    by_hand = (
+        "`AutoModel.from_pretrained(folder)(**tokens).pooler_output` is the vector."
+        if pooler_output
+        else "`AutoModel.from_pretrained(folder)` gives the token states. Pool them as said above; "
+        "`pooler_output`, if the architecture has one, is random."
+    )
+    return f"""---
+license: {licence}
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, simcse]
+---
+# Sentence encoder trained by SimCSE
+
+A sentence becomes {description.dimension} numbers: {_POOLED[description.pooling]}\
+{_HEAD[description.head]}. Compare them by cosine.
+
+## Use
+
+```python
+from simcse.encoder import SentenceEncoder
+vectors = SentenceEncoder.load(folder).encode(sentences)
+
+from sentence_transformers import SentenceTransformer
+vectors = SentenceTransformer(folder).encode(sentences)
+```
+
+{by_hand}
+
+## Scores
+
+{scores}
+
+## Origin
+
+```json
+{json.dumps(description.lineage, indent=2, ensure_ascii=False)}
+```
+"""

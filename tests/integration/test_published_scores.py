@@ -1,0 +1,174 @@
+"""Scores of a public encoder against those of the original project and of sentence-transformers.
+
+Both files of reference numbers are in the data folder, with the code that they come from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from simcse import metrics
+from simcse.encoder import SentenceEncoder
+from simcse.evaluation import EmbeddingTable, Scores, STSSet, distinct_sentences, load_sts
+from simcse.pooling import pool
+
+SETS = ("STS12", "STS13", "STS15", "STSBenchmark", "SICKRelatedness")
+LAYOUTS = ("sts", "sts_senteval")
+MODES = ("test", "dev")
+POOLINGS = ("avg", "cls_before_pooler")
+TOLERANCE = 0.01
+
+# Sixty-five pairs of SMTeuroparl and fourteen of SMTnews are the same sentence twice. Code in
+# float32 orders their cosines by rounding errors, so these references are one draw of many.
+TOLERANCE_OF_EQUAL_PAIRS = 0.05
+WITH_EQUAL_PAIRS = ("SMTeuroparl", "surprise.SMTnews")
+
+Key = tuple[str, str]
+Sets = Mapping[Key, Sequence[STSSet]]
+Tables = Mapping[str, EmbeddingTable]
+
+
+@pytest.fixture(scope="module")
+def sets(data_dir: Path) -> Sets:
+    """Sets by layout and mode."""
+    return {
+        (layout, mode): load_sts(
+            SETS if mode == "test" else ["sts"], data=data_dir / layout, mode=mode
+        ).sets
+        for layout in LAYOUTS
+        for mode in MODES
+    }
+
+
+@pytest.fixture(scope="module")
+def tables(sets: Sets, minilm: Path) -> Iterator[Tables]:
+    """Vectors of every sentence by pooling, from one pass: they share the token states.
+
+    Most sentences of the two layouts differ in case and spaces only, which this tokenizer drops,
+    so each sequence of tokens is embedded once.
+    """
+    sentences = distinct_sentences([found for group in sets.values() for found in group])
+    encoder = SentenceEncoder.load(minilm, pooling="avg")
+    tokens = encoder.tokenize(sentences)
+    sequences = [tuple(ids.tolist()) for ids in tokens.ids_T.split(tokens.lengths_n.tolist())]
+    first = {ids: row for row, ids in reversed(list(enumerate(sequences)))}
+    kept = sorted(first.values())
+    slot = {sequences[row]: position for position, row in enumerate(kept)}
+
+    def both(_: str, output: Any, mask_mL: torch.Tensor) -> torch.Tensor:
+        return torch.cat([pool(pooling, output, mask_mL) for pooling in POOLINGS], dim=1)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simcse.encoder.pool", both)
+        patch.setattr(encoder, "dimension", encoder.dimension * len(POOLINGS))
+        vectors = encoder.encode([sentences[row] for row in kept])
+    torch.set_num_threads(threads)
+    expanded = vectors[[slot[ids] for ids in sequences]]
+    halves = np.split(expanded, len(POOLINGS), axis=1)
+    yield {
+        pooling: EmbeddingTable(sentences, half)
+        for pooling, half in zip(POOLINGS, halves, strict=True)
+    }
+
+
+def _reference(data_dir: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((data_dir / "validation" / name).read_text())
+    return content
+
+
+def _scores(sets: Sets, tables: Tables, key: Key, pooling: str) -> dict[str, Scores]:
+    return {found.name: found.score(tables[pooling]) for found in sets[key]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_test_scores_are_those_of_the_original(
+    sets: Sets, tables: Tables, data_dir: Path, layout: str, pooling: str
+) -> None:
+    want = _reference(data_dir, "original-sts.json")["test"][pooling]
+    scores = _scores(sets, tables, (layout, "test"), pooling)
+    for correlation in ("spearman", "pearson"):
+        for aggregate in ("all", "mean", "wmean"):
+            got = {name: s.numbers[correlation][aggregate] for name, s in scores.items()}
+            assert got == pytest.approx(want[correlation][aggregate], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_dev_scores_are_those_of_the_original(
+    sets: Sets, tables: Tables, data_dir: Path, layout: str, pooling: str
+) -> None:
+    want = _reference(data_dir, "original-sts.json")["dev"][pooling]
+    scores = _scores(sets, tables, (layout, "dev"), pooling)
+    got = {
+        name: {
+            "spearman": s.numbers["spearman"]["all"],
+            "pearson": s.numbers["pearson"]["all"],
+            "pairs": s.numbers["pairs"],
+        }
+        for name, s in scores.items()
+    }
+    assert got.keys() == want.keys()
+    for name, numbers in got.items():
+        assert numbers == pytest.approx(want[name], abs=TOLERANCE)
+
+
+REFERENCE_SETS = [
+    ("STS12 raw", "sts", "test", "STS12"),
+    ("STS13 raw", "sts", "test", "STS13"),
+    ("STS15 raw", "sts", "test", "STS15"),
+    ("STSBenchmark test raw", "sts", "test", "STSBenchmark"),
+    ("STSBenchmark dev raw", "sts", "dev", "STSBenchmark"),
+    ("SICK-R test 4927 raw", "sts", "test", "SICKRelatedness"),
+    ("STS12 senteval-tok", "sts_senteval", "test", "STS12"),
+    ("STS13 senteval-tok", "sts_senteval", "test", "STS13"),
+    ("STS15 senteval-tok", "sts_senteval", "test", "STS15"),
+    ("STSBenchmark test senteval-tok", "sts_senteval", "test", "STSBenchmark"),
+    ("STSBenchmark dev senteval-tok", "sts_senteval", "dev", "STSBenchmark"),
+]
+
+
+@pytest.mark.parametrize(("key", "layout", "mode", "name"), REFERENCE_SETS)
+def test_scores_are_those_of_sentence_transformers_subset_by_subset(
+    sets: Sets, tables: Tables, data_dir: Path, key: str, layout: str, mode: str, name: str
+) -> None:
+    want = _reference(data_dir, "all-MiniLM-L6-v2.json")["results"][key]
+    numbers = _scores(sets, tables, (layout, mode), "avg")[name].numbers
+    assert numbers["pairs"] == want["n"]
+    assert numbers["pearson"]["all"] == pytest.approx(want["pearson"], abs=TOLERANCE)
+    for aggregate in ("all", "mean", "wmean"):
+        assert numbers["spearman"][aggregate] == pytest.approx(want[aggregate], abs=TOLERANCE)
+    for subset, (pairs, spearman) in want["sub"].items():
+        got = numbers["subsets"].get(subset) or numbers["subsets"][mode]
+        assert got["pairs"] == pairs
+        allowed = TOLERANCE_OF_EQUAL_PAIRS if subset in WITH_EQUAL_PAIRS else TOLERANCE
+        assert got["spearman"] == pytest.approx(spearman, abs=allowed)
+
+
+def test_alignment_and_uniformity_are_those_of_the_reference(
+    sets: Sets, tables: Tables, data_dir: Path
+) -> None:
+    want = _reference(data_dir, "original-sts.json")["geometry_stsb_dev_avg"]
+    [benchmark] = [s for s in sets["sts_senteval", "dev"] if s.name == "STSBenchmark"]
+    pairs, table = benchmark.subsets["dev"], tables["avg"]
+    close = pairs.gold_n > 4
+    first, second = table[pairs.first], table[pairs.second]
+    sentences = list(dict.fromkeys([*pairs.first, *pairs.second]))
+    assert close.sum() == want["n_pairs_gold_gt4"]
+    assert len(sentences) == want["n_unique_sentences"]
+    assert metrics.alignment(first[close], second[close]) == pytest.approx(
+        want["alignment_gold_gt4"], abs=1e-5
+    )
+    assert metrics.uniformity(table[sentences]) == pytest.approx(
+        want["uniformity_unique_distinct_pairs"], abs=1e-5
+    )

@@ -1,0 +1,240 @@
+"""The registry on SQLite: versions, aliases, decisions, and promotions at the same time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+from support.tiny import save_tiny_encoder
+
+from simcse.encoder import SentenceEncoder
+from simcse.errors import UsageError
+from simcse_platform.errors import RegistryError, TrackingError
+from simcse_platform.tracking import registry
+from simcse_platform.tracking.location import tracking_uri
+from simcse_platform.tracking.mlflow_model import log_model
+from simcse_platform.tracking.mlflow_tracker import start_run
+from simcse_platform.tracking.promotion import Comparison
+from simcse_platform.tracking.registry import Version, fetch_model, promote, register, rollback
+
+# SQLAlchemy about MLflow's mapping, when a test opens a client of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tracking_uri(None, tmp_path_factory.mktemp("output"))
+
+
+def _model(folder: Path, *, score: float, seed: int = 0) -> Path:
+    """A model folder of ours that says what it will be scored."""
+    plain = save_tiny_encoder(folder / "plain", seed=seed)
+    model = folder / "model"
+    SentenceEncoder.load(plain, pooling="avg").save(model)
+    (model / "score.txt").write_text(str(score))
+    return model
+
+
+def _compare(champion: Path | None, challenger: Path) -> Comparison:
+    def scores(folder: Path) -> dict[str, float]:
+        return {"STS12": float((folder / "score.txt").read_text()), "STS13": 50.0}
+
+    return Comparison(
+        champion=scores(champion) if champion else None,
+        challenger=scores(challenger),
+        data_sha256={"STS12.csv": "00ff"},
+    )
+
+
+def _aliases(uri: str, name: str) -> dict[str, str]:
+    aliases = MlflowClient(uri, uri).get_registered_model(name).aliases
+    return {alias: str(version) for alias, version in aliases.items()}
+
+
+def _decisions(uri: str, version: Version) -> list[dict[str, object]]:
+    tags = MlflowClient(uri, uri).get_model_version(version.name, version.version).tags
+    return [json.loads(tags[key]) for key in sorted(tags) if key.startswith("decision.")]
+
+
+def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_path: Path) -> None:
+    name, cache = "chain", tmp_path / "cache"
+    one = register(uri, name, model_folder=_model(tmp_path / "1", score=60), tags={"seed": "1"})
+    assert (one.version, one.alias, one.uri) == ("1", "challenger", "models:/chain/1")
+    assert MlflowClient(uri, uri).get_model_version(name, "1").tags["seed"] == "1"
+    first = promote(uri, name, compare=_compare, cache=cache)
+    assert (first.promoted, first.champion_before) == (True, None)
+    assert first.reason == "the first champion, average 55.00"
+    assert _aliases(uri, name) == {"champion": "1"}
+
+    two = register(uri, name, model_folder=_model(tmp_path / "2", score=70, seed=2))
+    assert _aliases(uri, name) == {"champion": "1", "challenger": "2"}
+    better = promote(uri, name, compare=_compare, cache=cache)
+    assert (better.promoted, better.champion_before, better.version) == (True, "1", "2")
+    assert _aliases(uri, name) == {"champion": "2", "previous": "1"}
+    (kept,) = _decisions(uri, two)
+    assert kept == json.loads(json.dumps(better.to_dict()))
+    assert kept["comparison"] == {
+        "champion": {"STS12": 60.0, "STS13": 50.0},
+        "challenger": {"STS12": 70.0, "STS13": 50.0},
+        "data_sha256": {"STS12.csv": "00ff"},
+        "champion_average": 55.0,
+        "challenger_average": 60.0,
+    }
+
+    three = register(uri, name, model_folder=_model(tmp_path / "3", score=65))
+    worse = promote(uri, name, compare=_compare, cache=cache)
+    assert not worse.promoted
+    assert worse.reason == "average 57.50 is not above the champion's 60.00"
+    assert _aliases(uri, name) == {"champion": "2", "previous": "1", "challenger": "3"}
+    assert [decision["promoted"] for decision in _decisions(uri, three)] == [False]
+
+    back = rollback(uri, name)
+    assert (back.action, back.version, back.champion_before) == ("rollback", "1", "2")
+    assert _aliases(uri, name) == {"champion": "1", "previous": "2", "challenger": "3"}
+    assert [decision["action"] for decision in _decisions(uri, one)] == ["promote", "rollback"]
+    # 3 is better than 1, and may be promoted by number.
+    assert promote(uri, name, version="3", compare=_compare, cache=cache).promoted
+    assert _aliases(uri, name) == {"champion": "3", "previous": "1"}
+    assert "promotion_lock" not in MlflowClient(uri, uri).get_registered_model(name).tags
+
+
+def test_a_dry_run_decides_and_changes_nothing(uri: str, tmp_path: Path) -> None:
+    only = register(uri, "dry", model_folder=_model(tmp_path, score=60))
+    decision = promote(uri, "dry", compare=_compare, cache=tmp_path / "cache", dry_run=True)
+    assert decision.promoted
+    assert decision.dry_run
+    assert _aliases(uri, "dry") == {"challenger": "1"}
+    assert _decisions(uri, only) == []
+
+
+def test_the_model_of_a_run_is_registered_once(uri: str, tmp_path: Path) -> None:
+    spool = tmp_path / "spool.jsonl"
+    run_id = start_run(uri, "simcse", "demo", storage=tmp_path, spool=spool)
+    with pytest.raises(RegistryError, match=f"run {run_id} has no model: register its model"):
+        register(uri, "of-run", run_id=run_id)
+    log_model(uri, run_id, _model(tmp_path / "a", score=1))
+    newest = log_model(uri, run_id, _model(tmp_path / "b", score=2))
+    version = register(uri, "of-run", run_id=run_id)
+    assert version.run_id == run_id
+    assert MlflowClient(uri, uri).get_model_version("of-run", version.version).source == newest
+    assert register(uri, "of-run", run_id=run_id) == version
+    with pytest.raises(RegistryError, match=r"there is no run 0{32}"):
+        register(uri, "of-run", run_id="0" * 32)
+    with pytest.raises(UsageError, match="give a run id or a model folder"):
+        register(uri, "of-run")
+
+
+def test_a_fetched_model_gives_the_same_vectors(uri: str, tmp_path: Path) -> None:
+    model = _model(tmp_path / "m", score=1, seed=7)
+    version = register(uri, "fetched", model_folder=model)
+    folder = fetch_model(uri, "models:/fetched@challenger", tmp_path / "cache")
+    assert fetch_model(uri, version.uri, tmp_path / "cache") == folder
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(folder).encode(["the dog runs", "rain"]),
+        SentenceEncoder.load(model).encode(["the dog runs", "rain"]),
+    )
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fetched"]
+
+
+def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
+    register(uri, "known", model_folder=_model(tmp_path, score=1))
+    with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry sqlite:"):
+        fetch_model(uri, "models:/unknown@champion", tmp_path)
+    with pytest.raises(RegistryError, match="there is no version 9 of known"):
+        fetch_model(uri, "models:/known/9", tmp_path)
+    with pytest.raises(RegistryError, match="known has no version with the alias champion"):
+        fetch_model(uri, "models:/known@champion", tmp_path)
+    with pytest.raises(UsageError, match="'models:/known' is no model URI: write models:/NAME@"):
+        fetch_model(uri, "models:/known", tmp_path)
+    with pytest.raises(RegistryError, match="known has no previous champion to go back to"):
+        rollback(uri, "known")
+    promote(uri, "known", compare=_compare, cache=tmp_path)
+    with pytest.raises(RegistryError, match="known has no version with the alias challenger"):
+        promote(uri, "known", compare=_compare, cache=tmp_path)
+    with pytest.raises(RegistryError, match="version 1 of known is the champion already"):
+        promote(uri, "known", version="1", compare=_compare, cache=tmp_path)
+
+
+def test_a_version_of_another_project_is_refused(uri: str, tmp_path: Path) -> None:
+    client = MlflowClient(uri, uri)
+    (tmp_path / "MLmodel").write_text("flavors: {sklearn: {}}\n")
+    client.create_registered_model("foreign")
+    client.create_model_version("foreign", source=tmp_path.as_uri())
+    with pytest.raises(RegistryError, match="models:/foreign/1 holds no sentence encoder"):
+        fetch_model(uri, "models:/foreign/1", tmp_path / "cache")
+
+
+def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    before = time.monotonic()
+    with pytest.raises(TrackingError, match=r"tracking server sqlite:.* refuses: ") as raised:
+        rollback(f"sqlite:///{tmp_path}", "demo")  # a folder
+    assert "\n" not in str(raised.value)
+    assert time.monotonic() - before < 10
+
+
+PROMOTE = """
+import sys, time
+from pathlib import Path
+from simcse_platform.errors import RegistryError
+from simcse_platform.tracking.promotion import Comparison
+from simcse_platform.tracking.registry import promote
+
+uri, version, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+def compare(champion, challenger):
+    (folder / f"ready-{version}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return Comparison(champion={"A": 1.0}, challenger={"A": 2.0}, data_sha256={})
+
+try:
+    decision = promote(uri, "race", version=version, compare=compare, cache=folder / "cache")
+    print("promoted" if decision.promoted else decision.reason)
+except RegistryError as error:
+    print(error)
+"""
+
+
+def test_of_two_promotions_at_once_one_wins(uri: str, tmp_path: Path) -> None:
+    for version in ("1", "2", "3"):
+        register(uri, "race", model_folder=_model(tmp_path / version, score=int(version)))
+    promote(uri, "race", version="1", compare=_compare, cache=tmp_path / "cache")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROMOTE, uri, version, tmp_path],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for version in ("2", "3")
+    ]
+    while not all((tmp_path / f"ready-{version}").exists() for version in ("2", "3")):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=300)[0].strip() for process in processes]
+    assert sorted(text == "promoted" for text in said) == [False, True]
+    winner, loser = ("2", "3") if said[0] == "promoted" else ("3", "2")
+    assert (
+        f"the champion of race changed from version 1 to version {winner} while version {loser} "
+        "was compared with it: promote again"
+    ) in said
+    aliases = _aliases(uri, "race")
+    assert (aliases["champion"], aliases["previous"]) == (winner, "1")
+
+
+def test_a_lease_left_by_a_killed_process_is_taken_over(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_LEASE_SECONDS", 2.0)
+    register(uri, "left", model_folder=_model(tmp_path, score=1))
+    MlflowClient(uri, uri).set_registered_model_tag("left", "promotion_lock", "killed 123")
+    before = time.monotonic()
+    assert promote(uri, "left", compare=_compare, cache=tmp_path / "cache").promoted
+    assert time.monotonic() - before >= 2
+    assert MlflowClient(uri, uri).get_registered_model("left").tags == {}

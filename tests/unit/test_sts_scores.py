@@ -1,0 +1,196 @@
+"""Scores of STS sets, what they share with every other set, and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from simcse.errors import ModelError, UsageError
+from simcse.evaluation import (
+    STS_SUITE,
+    EmbeddingTable,
+    Pairs,
+    RetrievalSet,
+    Scores,
+    STSSet,
+    distinct_sentences,
+    evaluate,
+    evaluation_report,
+    metric_name,
+    render_table,
+    resolve_tasks,
+)
+from simcse.evaluation.protocol import Progress
+
+
+class HashEmbedder:
+    """A vector from the letters of each sentence; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def encode(self, sentences: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
+        self.asked += sentences
+        rows = [np.random.default_rng(list(s.encode())).normal(size=8) for s in sentences]
+        return np.array(rows, dtype=np.float32)
+
+
+def _pairs(count: int, seed: int) -> Pairs:
+    random = np.random.default_rng(seed)
+    return Pairs(
+        tuple(f"left {seed} {i}" for i in range(count)),
+        tuple(f"right {seed} {i}" for i in range(count)),
+        random.integers(0, 26, size=count) / 5,
+    )
+
+
+def _cosines(pairs: Pairs) -> np.ndarray:
+    first, second = (
+        HashEmbedder().encode(side).astype(float) for side in (pairs.first, pairs.second)
+    )
+    return (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+
+
+def test_pairs_subsets_and_sets_are_those_of_the_literature() -> None:
+    pairs = {name: sum(splits["test"].values()) for name, splits in STS_SUITE.items()}
+    assert pairs == {
+        "STS12": 3108,
+        "STS13": 1500,
+        "STS14": 3750,
+        "STS15": 3000,
+        "STS16": 1186,
+        "STSBenchmark": 1379,
+        "SICKRelatedness": 4927,
+    }
+
+
+def test_all_mean_and_wmean_equal_scipy_over_the_subsets() -> None:
+    subsets = {"large": _pairs(60, seed=1), "small": _pairs(20, seed=2)}
+    scores = evaluate(HashEmbedder(), [STSSet("STS99", "test", subsets)])["STS99"]
+    cosines = [_cosines(part) for part in subsets.values()]
+    golds = [part.gold_n for part in subsets.values()]
+    for name, correlation in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
+        large, small = (
+            100 * correlation(c, g).statistic for c, g in zip(cosines, golds, strict=True)
+        )
+        together = correlation(np.concatenate(cosines), np.concatenate(golds)).statistic
+        got = scores.numbers[name]
+        assert got == pytest.approx(
+            {"all": 100 * together, "mean": (large + small) / 2, "wmean": (3 * large + small) / 4}
+        )
+        assert scores.numbers["subsets"]["small"][name] == pytest.approx(small)
+    assert scores.numbers["pairs"] == 80
+    assert scores.headline == scores.numbers["spearman"]["all"]
+    assert scores.measure == "spearman"
+
+
+def test_a_source_without_subsets_gives_no_mean_over_them() -> None:
+    mixed = STSSet("STS12", "test", {"test": _pairs(30, seed=3)}, subsets_known=False)
+    numbers = evaluate(HashEmbedder(), [mixed])["STS12"].numbers
+    assert numbers["spearman"]["mean"] is None
+    assert numbers["pearson"]["wmean"] is None
+    assert numbers["subsets"] == {}
+
+
+def test_a_sentence_of_several_sets_is_embedded_once_and_shortest_first() -> None:
+    shared = Pairs(("a b", "a"), ("a long sentence", "a b"), np.array([1.0, 2.0]))
+    sets = [STSSet("one", "test", {"x": shared}), STSSet("two", "test", {"y": shared})]
+    embedder = HashEmbedder()
+    scores = evaluate(embedder, sets)
+    assert embedder.asked == ["a", "a b", "a long sentence"] == distinct_sentences(sets)
+    assert scores["one"].headline == scores["two"].headline
+
+
+def test_a_vector_that_is_not_finite_is_refused_with_its_sentence() -> None:
+    vectors = np.ones((3, 4), np.float32)
+    vectors[1, 2] = np.nan
+    with pytest.raises(ModelError, match=r"1 of 3 sentences are not finite, the first for 'b'"):
+        EmbeddingTable(["a", "b", "c"], vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("STSBenchmark", "dev_stsb_spearman"),
+        ("SICKRelatedness", "dev_sickr_spearman"),
+        ("DemoPairs", "dev_demopairs_spearman"),
+    ],
+)
+def test_metric_names_hold_split_set_and_measure(name: str, want: str) -> None:
+    scores = Scores(headline=1.0, measure="spearman", numbers={})
+    assert metric_name(STSSet(name, "dev", {}), scores) == want
+
+
+def test_retrieval_scores_the_reciprocal_rank() -> None:
+    found = RetrievalSet("lookup", "dev", ("q", "d2"), ("d1", "d2", "d3"), (0, 1))
+    scores = evaluate(HashEmbedder(), [found])["lookup"]
+    first = HashEmbedder().encode(["q"])[0].astype(float)
+    documents = HashEmbedder().encode(["d1", "d2", "d3"]).astype(float)
+    cosine = documents @ first / np.linalg.norm(documents, axis=1)
+    rank = 1 + int((cosine > cosine[0]).sum())
+    assert scores.headline == pytest.approx(100 * (1 / rank + 1) / 2)
+    assert (scores.measure, scores.numbers["queries"], scores.numbers["documents"]) == ("mrr", 2, 3)
+    assert metric_name(found, scores) == "dev_lookup_mrr"
+
+
+def test_sts_stands_for_every_set_that_has_the_split() -> None:
+    assert resolve_tasks(["sts"], "test") == tuple(STS_SUITE)
+    assert resolve_tasks(["sts"], "dev") == ("STSBenchmark", "SICKRelatedness")
+    assert resolve_tasks(["STS13", "STS12", "STS13"], "test") == ("STS13", "STS12")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("STS-B", "STSBenchmark"),
+        ("SICK-R", "SICKRelatedness"),
+        ("sts12", "STS12"),
+        ("STSBenchmak", "STSBenchmark"),
+    ],
+)
+def test_an_unknown_set_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(UsageError, match=rf"set '{name}' \(did you mean {nearest}\?\): the sets"):
+        resolve_tasks([name], "test")
+
+
+def test_a_set_like_no_other_is_refused_with_the_list() -> None:
+    with pytest.raises(UsageError, match=r"'quora': the sets are STS12, .*, and sts for all"):
+        resolve_tasks(["quora"], "test")
+
+
+def test_a_set_without_the_split_is_refused() -> None:
+    with pytest.raises(UsageError, match="STS12 has no dev split: STSBenchmark, SICKRelatedness"):
+        resolve_tasks(["STS12"], "dev")
+
+
+def test_the_average_is_null_unless_all_seven_are_scored() -> None:
+    scores = {name: Scores(float(i), "spearman", {"pairs": i}) for i, name in enumerate(STS_SUITE)}
+    report = evaluation_report("m", "test", "avg", scores, {}, {"a.tsv": "00"})
+    assert report["avg"] == 3.0
+    six = {name: score for name, score in scores.items() if name != "STS16"}
+    report = evaluation_report("m", "test", "avg", six, {"STS16": "no file"}, {"a.tsv": "00"})
+    assert json.loads(json.dumps(report)) == {
+        "model": "m",
+        "mode": "test",
+        "pooling": "avg",
+        "tasks": {name: {"pairs": i} for i, name in enumerate(STS_SUITE) if name != "STS16"},
+        "avg": None,
+        "missing": [{"task": "STS16", "reason": "no file"}],
+        "data_sha256": {"a.tsv": "00"},
+    }
+
+
+def test_the_table_has_two_decimals_and_says_what_is_missing() -> None:
+    scores = {"STSBenchmark": Scores(82.0349, "spearman", {})}
+    assert render_table(scores, {"STS12": "there is no file x"}).splitlines() == [
+        "+-------+--------------+------+",
+        "| STS12 | STSBenchmark | Avg. |",
+        "+-------+--------------+------+",
+        "|   -   |    82.03     |  -   |",
+        "+-------+--------------+------+",
+        "STS12 is missing: there is no file x",
+    ]

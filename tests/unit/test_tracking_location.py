@@ -1,0 +1,48 @@
+"""Where runs are recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcse.errors import UsageError
+from simcse_platform.tracking.location import author, git_commit, tracking_uri
+
+
+def test_the_default_is_sqlite_beside_the_output_whatever_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri(None, Path("out")) == f"sqlite:///{tmp_path}/out/mlflow.db"
+    assert tracking_uri("sqlite:///my.db", Path("out")) == f"sqlite:///{tmp_path}/my.db"
+
+
+def test_a_server_is_taken_as_it_is_on_any_number_of_nodes() -> None:
+    uri = "http://mlflow.example:5000"
+    assert tracking_uri(uri, Path("out"), num_nodes=3) == uri
+
+
+@pytest.mark.parametrize("configured", [None, "sqlite:////shared/mlflow.db"])
+def test_sqlite_on_several_nodes_is_refused_naming_the_option(configured: str | None) -> None:
+    with pytest.raises(UsageError, match=r"2 nodes .* set tracking\.uri to an MLflow server"):
+        tracking_uri(configured, Path("out"), num_nodes=2)
+
+
+@pytest.mark.parametrize("configured", ["./mlruns", "file:///tmp/mlruns"])
+def test_a_folder_is_refused_naming_what_to_give(configured: str) -> None:
+    with pytest.raises(UsageError, match=r"tracking\.uri is .*http://host:port"):
+        tracking_uri(configured, Path("out"))
+
+
+def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", no_name)
+    assert author().startswith("uid ")
+
+
+def test_the_commit_is_a_hash_or_nothing() -> None:
+    commit = git_commit()
+    assert commit is None or len(commit) == 40
