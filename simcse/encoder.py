@@ -69,11 +69,6 @@ class SentenceEncoder(nn.Module):
         Raises `ModelError` for a model that cannot be loaded, `UsageError` for settings that it
         cannot have.
         """
-        if config.head != "none" and config.pooling != "cls":
-            raise UsageError(
-                f"encoder.head is {config.head!r} but encoder.pooling is {config.pooling!r}: the "
-                "head sits on [CLS], so set encoder.pooling=cls or encoder.head=none"
-            )
         folder = locate(config.model)
         backbone = load_checkpoint(folder, dropout=config.dropout).backbone
         saved = read_description(folder)

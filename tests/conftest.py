@@ -9,6 +9,7 @@ from pathlib import Path
 # Read by the libraries when they are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 import pytest
 import torch

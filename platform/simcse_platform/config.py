@@ -113,12 +113,6 @@ class TrainRun(Settings):
                 f"{self.scale.num_workers}: every worker needs a row, so raise the batch or use "
                 "fewer workers"
             )
-        if self.encoder.head != "none" and self.encoder.pooling != "cls":
-            raise ValueError(
-                f"encoder.head is {self.encoder.head!r} but encoder.pooling is "
-                f"{self.encoder.pooling!r}: the head sits on [CLS], so set encoder.pooling=cls or "
-                "encoder.head=none"
-            )
         if self.scale.offload and self.scale.zero_stage == 0:
             raise ValueError("scale.offload needs scale.zero_stage 1, 2 or 3")
         return self
@@ -230,4 +224,7 @@ def _first_fault(error: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"{path} is missing: it has no default"
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{path} is {fault['input']!r}: {message}" if path else message
+    # A check of a whole section names its fields itself.
+    return (
+        message if isinstance(fault["input"], dict) else f"{path} is {fault['input']!r}: {message}"
+    )

@@ -69,7 +69,7 @@ def connect(
     else:
         _join(address, worker_logs)
     try:
-        DataContext.get_current().enable_progress_bars = False
+        _silence_ray_data()
         yield cluster_resources()
     finally:
         ray.shutdown()
@@ -94,6 +94,8 @@ def cause(error: BaseException) -> SimcseError | None:
         if current is None or id(current) in seen:
             continue
         if isinstance(current, SimcseError) and not hasattr(current, "as_instanceof_cause"):
+            # Ray Data writes advice on its own retries behind our one line.
+            current.args = (str(current).partition("\n")[0],)
             return current
         seen.add(id(current))
         failures = getattr(current, "worker_failures", {})
@@ -141,6 +143,14 @@ def _no_answer(address: str, error: Exception) -> ClusterError:
         f"no Ray cluster answers at {address} ({reason}): start one with `ray start --head`, or "
         "leave the address out for a cluster on this machine"
     )
+
+
+def _silence_ray_data() -> None:
+    # On the terminal only: the files of Ray's session keep everything.
+    DataContext.get_current().enable_progress_bars = False
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.CRITICAL)
 
 
 def _set_authentication(*, joins: bool) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import huggingface_hub as hub
 import numpy as np
 
 from simcse.evaluation.sts import Pairs, STSSet, words
@@ -26,32 +27,25 @@ subsets. SICK-R holds all 9,927 pairs in one split, so its count refuses it as S
 
 _HUB_SPLIT: Mapping[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
 _TIMEOUT_S = 5.0
+_WAY_OUT = "point --data at a folder that holds the set"
 
 
 class HubSource:
     """Reads sets from the local cache of the hub, else from the hub."""
 
     def __init__(self) -> None:
-        self._unreachable: MissingSetError | None = None
+        self._unreachable: HubUnreachableError | None = None
 
     def read(self, name: str, split: Split) -> tuple[STSSet, dict[str, str]]:
-        """A set and its SHA-256. Raises `MissingSetError` with the reason when there is none.
-
-        A hub that did not answer once is not asked again.
-        """
-        if self._unreachable:
-            raise self._unreachable
+        """A set and its SHA-256. Raises `MissingSetError` with the reason when there is none."""
         dataset, revision = HUB_DATASETS[name]
-        try:
-            rows = fetch_rows(dataset, revision, _HUB_SPLIT[split])
-        except HubUnreachableError as error:
-            self._unreachable = error
-            raise
+        folder = cached_folder(dataset, revision) or self._download(dataset, revision)
+        rows = _read_rows(folder, dataset, _HUB_SPLIT[split])
         expected = sum(STS_SUITE[name][split].values())
         if len(rows) != expected:
             raise MissingSetError(
                 f"{dataset} on the hub has {len(rows)} pairs in its {_HUB_SPLIT[split]} split, but "
-                f"{name} {split} has {expected}: point --data at a folder that holds it"
+                f"{name} {split} has {expected}: {_WAY_OUT}"
             )
         pairs = Pairs(
             tuple(words(row["sentence1"]) for row in rows),
@@ -63,52 +57,58 @@ class HubSource:
         source = f"{dataset}@{revision}/{_HUB_SPLIT[split]}"
         return found, {source: hashlib.sha256(content).hexdigest()}
 
+    def _download(self, dataset: str, revision: str) -> str:
+        if self._unreachable:
+            raise self._unreachable
+        try:
+            return download(dataset, revision)
+        except HubUnreachableError as error:
+            self._unreachable = error
+            raise
+
 
 class HubUnreachableError(MissingSetError):
-    """A hub that gives no answer, for any dataset."""
+    """A hub that gives no answer, whatever it is asked for."""
 
 
-def fetch_rows(dataset: str, revision: str, split: str) -> Sequence[Mapping[str, Any]]:
-    """Rows with `sentence1`, `sentence2` and `score` of one split.
-
-    Raises `HubUnreachableError` within seconds when the hub does not answer and its cache does not
-    hold the revision, and `MissingSetError` for a dataset or split that it does not give.
-    """
-    import datasets  # type: ignore[import-untyped]
-    import huggingface_hub as hub
-
+def cached_folder(dataset: str, revision: str) -> str | None:
+    """Folder of a revision that was downloaded before; needs no network."""
     try:
-        folder = hub.snapshot_download(
+        return hub.snapshot_download(
             dataset, repo_type="dataset", revision=revision, local_files_only=True
         )
     except hub.errors.LocalEntryNotFoundError:
-        folder = _download(dataset, revision)
-    splits = datasets.load_dataset(folder)
-    if split not in splits:
-        raise MissingSetError(
-            f"{dataset} on the hub has no {split} split: point --data at a folder that holds it"
-        )
-    columns = splits[split].select_columns(["score", "sentence1", "sentence2"])
-    rows: list[dict[str, Any]] = columns.to_list()
-    return rows
+        return None
 
 
-def _download(dataset: str, revision: str) -> str:
-    import huggingface_hub as hub
+def download(dataset: str, revision: str) -> str:
+    """Folder of a revision, fetched from the hub.
 
-    way_out = "point --data at a folder that holds the set"
+    Raises `HubUnreachableError` within seconds when the hub does not answer, and `MissingSetError`
+    when it refuses.
+    """
     try:
-        # Asked first, because a download goes on trying for minutes, for each set anew.
+        # Asked first, because a download goes on trying for minutes.
         hub.HfApi().dataset_info(dataset, revision=revision, timeout=_TIMEOUT_S)
         return hub.snapshot_download(dataset, repo_type="dataset", revision=revision)
     except hub.errors.HfHubHTTPError as error:
-        raise MissingSetError(f"the hub refuses {dataset} ({_brief(error)}): {way_out}") from None
+        raise MissingSetError(f"the hub refuses {dataset} ({_brief(error)}): {_WAY_OUT}") from None
     # The transport's errors are those of whichever HTTP library the client uses.
     except Exception as error:
         raise HubUnreachableError(
-            f"the hub cannot be reached for {dataset} ({_brief(error)}): {way_out}"
+            f"the hub cannot be reached ({_brief(error)}): {_WAY_OUT}"
         ) from None
 
 
+def _read_rows(folder: str, dataset: str, split: str) -> list[dict[str, Any]]:
+    import datasets  # type: ignore[import-untyped]
+
+    splits = datasets.load_dataset(folder)
+    if split not in splits:
+        raise MissingSetError(f"{dataset} on the hub has no {split} split: {_WAY_OUT}")
+    rows: list[dict[str, Any]] = splits[split].to_list()
+    return rows
+
+
 def _brief(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

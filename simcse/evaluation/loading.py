@@ -8,7 +8,8 @@ from pathlib import Path
 
 from simcse.errors import UsageError
 from simcse.evaluation.hub import HubSource
-from simcse.evaluation.sts import STSSet
+from simcse.evaluation.protocol import EvaluationSet
+from simcse.evaluation.protocol import EvaluationSet
 from simcse.evaluation.sts_files import Layout, SentEvalLayout, TsvLayout, read_set
 from simcse.evaluation.suite import STS_SUITE, MissingSetError, Split, resolve_tasks
 
@@ -17,7 +18,7 @@ from simcse.evaluation.suite import STS_SUITE, MissingSetError, Split, resolve_t
 class LoadedSets:
     """What was found of the sets asked for."""
 
-    sets: list[STSSet]
+    sets: list[EvaluationSet]
     missing: dict[str, str]
     """Reason by name of a set that is not there."""
     sha256: dict[str, str]

@@ -74,9 +74,7 @@ def difference_from_one_process(
         )
         loss = losses_b.sum() * world / sum(rows)
     else:
-        loss, _ = gathered_contrastive_loss(
-            own_bVD, temperature=TEMPERATURE, global_rows=sum(rows)
-        )
+        loss, _ = gathered_contrastive_loss(own_bVD, temperature=TEMPERATURE, global_rows=sum(rows))
     if variant == "scaled by 1 / W":
         loss = loss / world
     loss.backward()
@@ -114,9 +112,7 @@ def check_wrong_variants_differ(rank: int, world: int) -> None:
             rank, world, rows, hard, "gather without gradient"
         )
         assert no_gradient > 1e-4, (rows, hard)
-        loss_error, scaled = difference_from_one_process(
-            rank, world, rows, hard, "scaled by 1 / W"
-        )
+        loss_error, scaled = difference_from_one_process(rank, world, rows, hard, "scaled by 1 / W")
         assert loss_error > 1e-4, (rows, hard)
         assert scaled > 1e-4, (rows, hard)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import socket
 import subprocess
@@ -197,7 +198,8 @@ def test_a_server_killed_in_mid_run_costs_little_and_loses_nothing(
 ) -> None:
     run_id = _start(server.uri, tmp_path)
     spool = tmp_path / "spool.jsonl"
-    tracker = MlflowTracker(server.uri, run_id, spool, Pace(records=5, seconds=1, retry_seconds=1))
+    driver = MlflowTracker(server.uri, run_id, spool, Pace(records=5, seconds=1, retry_seconds=1))
+    tracker = pickle.loads(pickle.dumps(driver))  # as a worker gets it
     for step in range(20):
         tracker.log_metrics({"loss": 1 / (step + 1)}, step)
     server.kill()

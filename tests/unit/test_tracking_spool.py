@@ -141,8 +141,11 @@ def test_a_killed_process_loses_no_record_and_repeats_none(tmp_path: Path) -> No
         file.write(b'{"kind": "metrics", "st')  # killed within a line
     Spool(path).drain(server)
     assert server.steps == [0, 1, 2, 3]
-    Spool(path).drain(server)
-    assert server.steps == [0, 1, 2, 3]
+    restarted = SpooledTracker(path, server, ON_FLUSH)
+    for step in range(2, 6):
+        restarted.log_metrics({"loss": 0.0}, step)
+    restarted.flush()
+    assert server.steps == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_went_out_before_a_failure_does_not_go_out_again(tmp_path: Path) -> None:
@@ -182,6 +185,20 @@ def test_a_record_that_moves_to_another_server_is_sent_whole(tmp_path: Path) -> 
     moved.rewind()
     moved.drain(new)
     assert new.steps == [0, 1, 2]
+
+
+def test_two_trackers_take_turns_on_one_spool(tmp_path: Path) -> None:
+    path, server = tmp_path / "spool.jsonl", Server()
+    driver = SpooledTracker(path, server, ON_FLUSH)
+    worker = SpooledTracker(path, server, ON_FLUSH)
+    driver.log_params({"seed": "1"})
+    for step in range(3):
+        worker.log_metrics({"loss": 0.0}, step)
+    worker.flush()
+    worker.log_metrics({"loss": 0.0}, 3)
+    driver.finish("FINISHED")
+    assert [len(request) for request in server.requests] == [1, 3, 1, 1]
+    assert server.steps == [0, 1, 2, 3]
 
 
 def _refuse(request: Sequence[Record]) -> None:

@@ -28,6 +28,8 @@ from simcse_platform import runtime
 from simcse_platform.ingest.plan import rank_rows
 from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 
+_NUMBERS_PER_TASK = 128
+
 
 class StreamError(SimcseError):
     """Batches that do not arrive as planned."""
@@ -65,12 +67,14 @@ def window_dataset(plan: WindowPlan, first_step: int = 0) -> Dataset:
     All epochs are in one dataset, so no rank waits for the others between two.
     """
     first = plan.order.window_of(first_step)
-    count = plan.order.window_of(plan.total_steps - 1) + 1 - first
-
-    def numbers(batch: Any) -> dict[str, NDArray[np.int64]]:
-        return {"window": batch["id"] + first}
-
-    return ray.data.range(count, override_num_blocks=count).map_batches(numbers)
+    stop = plan.order.window_of(plan.total_steps - 1) + 1
+    # A read task a window would be an object in the driver a window, all made before the first step.
+    blocks = -(-(stop - first) // _NUMBERS_PER_TASK)
+    return (
+        ray.data.range(blocks, override_num_blocks=blocks)
+        .map_batches(partial(_numbers, first=first, stop=stop))
+        .repartition(target_num_rows_per_block=1)
+    )
 
 
 def split(windows: Dataset, plan: WindowPlan, world_size: int) -> list[DataIterator]:
@@ -108,6 +112,12 @@ def batches(
             f"the batches of rank {rank} ended at step {step} of {plan.total_steps}: start the run "
             "again from its last checkpoint"
         )
+
+
+def _numbers(batch: Any, *, first: int, stop: int) -> dict[str, NDArray[np.int64]]:
+    starts = first + batch["id"] * _NUMBERS_PER_TASK
+    spans = [np.arange(start, min(start + _NUMBERS_PER_TASK, stop)) for start in starts.tolist()]
+    return {"window": np.concatenate(spans)}
 
 
 def _read(batch: Any, *, plan: WindowPlan, world_size: int) -> Iterator[pa.Table]:

@@ -1,10 +1,9 @@
-"""Where a run is recorded, by whom, and from which source. No MLflow here."""
+"""Where a run is recorded, and by whom. MLflow is not imported here."""
 
 from __future__ import annotations
 
 import getpass
 import os
-import subprocess
 from pathlib import Path
 
 from simcse.errors import UsageError
@@ -13,17 +12,18 @@ from simcse.errors import UsageError
 def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) -> str:
     """The URI to record to, the same from every folder: the default is SQLite beside `output`.
 
-    Raises `UsageError` for SQLite with workers on several nodes, and for a path without a scheme.
+    Raises `UsageError` for SQLite with workers on several nodes, and for what is neither SQLite nor
+    a server.
     """
     uri = configured or f"sqlite:///{output.absolute() / 'mlflow.db'}"
-    scheme, separator, rest = uri.partition("://")
-    if not separator or scheme == "file":
+    scheme, _, rest = uri.partition("://")
+    if scheme in ("http", "https"):
+        return uri
+    if scheme != "sqlite":
         raise UsageError(
             f"tracking.uri is {uri!r}: give the URI of an MLflow server (http://host:port) or "
             "sqlite:///file.db"
         )
-    if scheme != "sqlite":
-        return uri
     if num_nodes > 1:
         raise UsageError(
             f"tracking.uri is {uri!r}, but the workers are on {num_nodes} nodes and SQLite serves "
@@ -39,17 +39,3 @@ def author() -> str:
     except (KeyError, OSError):
         # A container may run under a user id without a name.
         return f"uid {os.getuid()}"
-
-
-def git_commit() -> str | None:
-    """Commit of the checkout this code runs from; None for an installed package."""
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists():
-        return None
-    try:
-        git = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return git.stdout.strip()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ from mlflow.utils.mlflow_tags import (
 )
 
 from simcse_platform.errors import TrackingError
-from simcse_platform.tracking.location import author, git_commit
+from simcse_platform.provenance import git_commit
+from simcse_platform.tracking.location import author
 from simcse_platform.tracking.spool import PACE, Pace, Record, Spool, SpooledTracker
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ def session(uri: str, *, patient: bool = False) -> Iterator[MlflowClient]:
     `patient` is for model files, which may take minutes; everything else fails within seconds.
     Time-outs and retries that the user set in the environment are kept. Raises `TrackingError`.
     """
+    _open_sqlite(uri)
     # MLflow's SQL registry opens a client of its own, on the URI of the environment.
     forced = _ALWAYS | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_REGISTRY_URI": uri}
     limits = _PATIENT if patient else _IMPATIENT
@@ -77,6 +80,21 @@ def session(uri: str, *, patient: bool = False) -> Iterator[MlflowClient]:
                 del os.environ[name]
             else:
                 os.environ[name] = text
+
+
+def _open_sqlite(uri: str) -> None:
+    """Raise `TrackingError` for a file that is no database; MLflow would try for minutes."""
+    if not uri.startswith("sqlite:"):
+        return
+    path = Path(uri.removeprefix("sqlite:///"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA schema_version")
+    except (OSError, sqlite3.Error) as error:
+        raise TrackingError(
+            f"tracking database {path} cannot be opened ({error}): correct tracking.uri"
+        ) from error
 
 
 def _reason(uri: str, error: Exception) -> str:
@@ -142,7 +160,7 @@ def start_run(
 class MlflowTracker(SpooledTracker):
     """Tracker of the run `run_id`, in any process that reaches `uri` and the folder of `spool`.
 
-    Making one contacts nobody.
+    Making one contacts nobody. It may be pickled; the copy opens the spool where it is used.
     """
 
     def __init__(
@@ -153,6 +171,10 @@ class MlflowTracker(SpooledTracker):
         pace: Pace = PACE,
     ) -> None:
         super().__init__(spool, lambda request: _send(uri, run_id, request), pace)
+        self._arguments = (uri, run_id, spool, pace)
+
+    def __reduce__(self) -> tuple[type[MlflowTracker], tuple[str, str, Path, Pace]]:
+        return MlflowTracker, self._arguments
 
 
 def drain(spool: Path, uri: str, run_id: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,56 +65,62 @@ when the server cannot be reached."""
 
 
 class Spool:
-    """Every record of a run, and how many of them were sent."""
+    """Every record of a run, and how many of them were sent.
+
+    Everything is in the files, so several may use one spool after another; two that drain it at
+    once send some records twice.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mark = path.with_name(path.name + ".sent")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            # The writer was killed within a line.
-            with path.open("r+b") as file:
-                file.truncate(whole)
-        self._sent = int(self._mark.read_text()) if self._mark.exists() else 0
-        self._unsent = content[self._sent : whole].splitlines(keepends=True)
-        self.last_step: dict[str, int] = {}
-        for line in content[:whole].splitlines():
-            self._note(json.loads(line))
-
-    def __len__(self) -> int:
-        """Records that were not sent."""
-        return len(self._unsent)
 
     def append(self, record: Record) -> None:
         """One more record, in the file before this returns."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        with self._path.open("ab") as file:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
+                # Another writer was killed within a line.
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
             file.write(line)
-        self._unsent.append(line)
-        self._note(record)
 
     def drain(self, send: Send) -> None:
         """Nothing left to send. Raises what `send` raises; what went out before it stays marked."""
-        for request in list(_requests(json.loads(line) for line in self._unsent)):
+        sent = int(self._mark.read_text()) if self._mark.exists() else 0
+        lines = self._lines(sent)
+        for request in _requests(json.loads(line) for line in lines.copy()):
             send(request)
-            self._sent += sum(map(len, self._unsent[: len(request)]))
-            del self._unsent[: len(request)]
+            sent += sum(map(len, lines[: len(request)]))
+            del lines[: len(request)]
             fresh = self._mark.with_name(self._mark.name + ".new")
-            fresh.write_text(str(self._sent))
+            fresh.write_text(str(sent))
             fresh.replace(self._mark)
 
     def rewind(self) -> None:
         """Everything is unsent again: the record moves to another server."""
         self._mark.unlink(missing_ok=True)
-        self._sent = 0
-        self._unsent = self._path.read_bytes().splitlines(keepends=True)
 
-    def _note(self, record: Record) -> None:
-        if record["kind"] == "metrics":
-            self.last_step |= dict.fromkeys(record["values"], record["step"])
+    def last_steps(self) -> dict[str, int]:
+        """Last step on record of every metric."""
+        steps: dict[str, int] = {}
+        for line in self._lines(0):
+            record: Record = json.loads(line)
+            if record["kind"] == "metrics":
+                steps |= dict.fromkeys(record["values"], record["step"])
+        return steps
+
+    def _lines(self, start: int) -> list[bytes]:
+        """Whole lines from byte `start` on."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(start)
+            content = file.read()
+        return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +153,8 @@ class SpooledTracker:
         pace: Pace = PACE,
     ) -> None:
         self._spool = Spool(spool)
+        self._last_steps: dict[str, int] | None = None
+        self._buffered = 0
         self._path = spool
         self._send = send
         self._pace = pace
@@ -156,10 +165,12 @@ class SpooledTracker:
         self._record({"kind": "params", "values": dict(params)})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        last = self._spool.last_step
-        new = (name for name in metrics if step > last.get(name, -1))
+        if self._last_steps is None:
+            self._last_steps = self._spool.last_steps()
+        new = [name for name in metrics if step > self._last_steps.get(name, -1)]
         values = {name: float(metrics[name]) for name in new}
         if values:
+            self._last_steps |= dict.fromkeys(new, step)
             self._record({"kind": "metrics", "time": _now(), "step": step, "values": values})
 
     def log_text(self, text: str, name: str) -> None:
@@ -179,6 +190,7 @@ class SpooledTracker:
 
     def flush(self) -> None:
         self._last_flush = time.monotonic()
+        self._buffered = 0
         try:
             self._spool.drain(self._send)
         except TrackingError as error:
@@ -192,8 +204,9 @@ class SpooledTracker:
 
     def _record(self, record: Record) -> None:
         self._spool.append(record)
+        self._buffered += 1
         now = time.monotonic()
-        due = len(self._spool) >= self._pace.records or now >= self._last_flush + self._pace.seconds
+        due = self._buffered >= self._pace.records or now >= self._last_flush + self._pace.seconds
         if due and now >= self._closed_until:
             self.flush()
 

@@ -161,6 +161,7 @@ def _worker_environment(placement: Placement) -> dict[str, str]:
         "DS_ACCELERATOR": "cuda" if placement.use_gpu else "cpu",
         "OMP_NUM_THREADS": str(placement.threads_per_worker),
         "TOKENIZERS_PARALLELISM": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
         # Every path is absolute, and a worker's own directory hides a user's relative ones.
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
     }

@@ -74,6 +74,7 @@ class ZeroEngine:
             yield name, _copy_on_cpu(weight)
 
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        self._link_moments()
         get = self._deepspeed.utils.safe_get_full_optimizer_state
         for name, parameter in self.task.named_parameters():
             yield name, {moment: _copy_on_cpu(get(parameter, moment)) for moment in MOMENTS}
@@ -81,6 +82,7 @@ class ZeroEngine:
     def restore_moments(self, moments: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
         # AdamW makes its state in its first step, and the setters below need it to be there.
         self._step_that_changes_nothing()
+        self._link_moments()
         for name, parameter in self.task.named_parameters():
             for moment, value in moments[name].items():
                 self._deepspeed.utils.safe_set_full_optimizer_state(
@@ -89,6 +91,13 @@ class ZeroEngine:
         for state in self._optimizer.optimizer.state.values():
             state["step"] = torch.tensor(float(step))
         self._engine.global_steps = step
+
+    def _link_moments(self) -> None:
+        # Stages 1 and 2 link parameters to their moments once, after the step of the first of two
+        # parameter groups, when the moments of the second do not exist yet.
+        if hasattr(self._optimizer, "_hp_optimizer_states_linked"):
+            self._optimizer._hp_optimizer_states_linked = False
+            self._optimizer._lazy_init_hp_params_optimizer_state()
 
     def _step_that_changes_nothing(self) -> None:
         decays = [group["weight_decay"] for group in self._optimizer.param_groups]

@@ -1,0 +1,76 @@
+"""The command line: `simcse COMMAND`, or `python -m pipelines COMMAND` from a checkout.
+
+Exit codes: 0 done, 1 the work failed, 2 wrong usage or configuration, 3 stopped or lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from pipelines.demo import demo
+from pipelines.doctor import doctor
+from pipelines.evaluate import evaluate
+from pipelines.prepare import prepare
+from pipelines.registry import promote, register, rollback
+from pipelines.train import train
+from simcse.errors import SimcseError
+
+STOPPED = 3
+
+app = typer.Typer(
+    name="simcse",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, prepare, train, evaluate, register, promote, rollback, doctor):
+    app.command()(command)
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole error; may stand anywhere.")
+    ] = False,
+) -> None:
+    """SimCSE sentence encoders, trained on Ray and DeepSpeed, recorded in MLflow."""
+
+
+def main() -> int:
+    """Run the command of `sys.argv`; a mistake of the user's is one line, never a traceback."""
+    # MLflow reads this when it is imported.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        app([argument for argument in arguments if argument != "--debug"])
+    except SimcseError as error:
+        return _fail(error, error.exit_code, debug=debug)
+    except KeyboardInterrupt:
+        typer.echo("error: stopped; the same command goes on", err=True)
+        return STOPPED
+    except Exception as error:
+        return _fail(error, 1, debug=debug)
+    return 0
+
+
+def _fail(error: Exception, code: int, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    known = isinstance(error, SimcseError)
+    text = " ".join(str(error).split()) or type(error).__name__
+    hint = "" if known or debug else f" ({type(error).__name__}; --debug shows where)"
+    typer.echo(f"error: {text}{hint}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
