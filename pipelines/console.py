@@ -6,10 +6,10 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -53,12 +53,15 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
         raise UsageError(f"--json {path} cannot be written: {error.strerror}") from None
 
 
-@contextmanager
-def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
-    """A function that takes how much is done, and a note.
+class Show(Protocol):
+    """Moves a progress display to `done`; a note says what was measured there."""
 
-    It moves a bar on a terminal; elsewhere it prints a line now and then, and one for every note.
-    """
+    def __call__(self, done: int, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None = None) -> Iterator[Show]:
+    """A bar on a terminal; elsewhere a line now and then, and one for every note."""
     if not sys.stdout.isatty():
         yield _PlainProgress(label, total)
         return

@@ -15,6 +15,8 @@ from pipelines.console import JsonFile, progress_bar, say, write_json
 from simcse.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from simcse.evaluation import EvaluationSet
     from simcse_platform.config import TrainRun
     from simcse_platform.storage import RunFolder
@@ -189,12 +191,12 @@ def _train_and_record(
     tracker.log_params(flatten(run))
     tracker.log_text(to_yaml(run), SETTINGS_FILE)
     tracker.flush()
-    lineage = {
+    lineage: dict[str, JsonValue] = {
         "run": run.model_dump(mode="json"),
         "mlflow_run_id": run_id,
         "data_sha256": corpus.fingerprint,
         "source_hash": provenance.source_hash(),
-        "versions": provenance.versions(),
+        "versions": dict(provenance.versions()),
     }
     total = plan_steps(run, corpus).total_steps
     try:

@@ -23,7 +23,8 @@ def needs_all_layers(pooling: Pooling) -> bool:
 
 def pool(pooling: Pooling, output: BaseModelOutput, mask_mL: Tensor) -> Tensor:
     """Vectors `[m, D]`, at least float32, from the backbone's output and its attention mask."""
-    last_mLD, layers = output.last_hidden_state, output.hidden_states
+    last_mLD, layers = output.last_hidden_state, output.hidden_states or ()
+    assert last_mLD is not None
     match pooling:
         case "cls" | "cls_before_pooler":
             return _promoted(last_mLD[:, 0])

@@ -13,6 +13,7 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 import pytest
 import torch
+
 from support.tiny import save_tiny_encoder
 
 torch.set_num_threads(1)

@@ -77,7 +77,7 @@ def connect(
 
 def cluster_resources() -> Resources:
     """Resources of the connected cluster."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return Resources(
         cpus=sum(node.get("CPU", 0.0) for node in nodes),
         gpus=sum(node.get("GPU", 0.0) for node in nodes),

@@ -9,7 +9,6 @@ from pathlib import Path
 from simcse.errors import UsageError
 from simcse.evaluation.hub import HubSource
 from simcse.evaluation.protocol import EvaluationSet
-from simcse.evaluation.protocol import EvaluationSet
 from simcse.evaluation.sts_files import Layout, SentEvalLayout, TsvLayout, read_set
 from simcse.evaluation.suite import STS_SUITE, MissingSetError, Split, resolve_tasks
 
@@ -67,7 +66,7 @@ class FolderSource:
                 "is one of them (with STS12/ ..., or with STS/ and SICK/)"
             )
 
-    def read(self, name: str, split: Split) -> tuple[STSSet, dict[str, str]]:
+    def read(self, name: str, split: Split) -> tuple[EvaluationSet, dict[str, str]]:
         """A set and the SHA-256 of its files. Raises `MissingSetError` naming what is not there."""
         first_absent: Path | None = None
         for layout in self._layouts:

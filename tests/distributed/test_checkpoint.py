@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from simcse.batch import Batch
@@ -17,7 +15,6 @@ from simcse.objective import ContrastiveTask
 from simcse.optim import build_optimizer
 from simcse.tokens import RaggedTokens
 from simcse_platform.config import ScaleConfig, TrainRun
-from simcse_platform.errors import CheckpointError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Progress

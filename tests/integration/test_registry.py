@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mlflow import MlflowClient
-from support.tiny import save_tiny_encoder
 
 from simcse.encoder import SentenceEncoder
 from simcse.errors import UsageError
@@ -22,6 +21,7 @@ from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_tracker import start_run
 from simcse_platform.tracking.promotion import Comparison
 from simcse_platform.tracking.registry import Version, fetch_model, promote, register, rollback
+from support.tiny import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from simcse.config import EncoderConfig
 from simcse.errors import DataError
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse_platform.config import DataConfig
+from simcse_platform.ingest import stream
 from simcse_platform.ingest.source import Corpus, open_corpus
 from simcse_platform.ingest.stream import (
     PlannedDataConfig,
@@ -120,6 +121,11 @@ def test_tasks_that_finish_out_of_order_change_nothing(plan: WindowPlan) -> None
     assert global_ids(streamed(slow, 3)) == planned_ids(plan)
 
 
+def test_a_task_may_read_several_windows(plan: WindowPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_MAX_TASKS", 3)
+    assert global_ids(streamed(plan, 2)) == planned_ids(plan)
+
+
 def test_each_row_comes_once_an_epoch_and_epochs_differ(plan: WindowPlan) -> None:
     ids = global_ids(streamed(plan, 2))
     first, second = ids[:STEPS_PER_EPOCH], ids[STEPS_PER_EPOCH : 2 * STEPS_PER_EPOCH]
@@ -182,7 +188,8 @@ def test_an_empty_text_in_raw_parquet_is_named(
 ) -> None:
     pq.write_table(pa.table({"text": ["dog"] * 70 + [text]}), tmp_path / "a.parquet")
     plan = raw_plan(tmp_path, tiny_encoder)
-    with pytest.raises(DataError, match=r"a\.parquet:71: the text in column 'text' is empty"):
+    want = r"a\.parquet:71: the text in column 'text' is empty: `simcse prepare` sorts .* out$"
+    with pytest.raises(DataError, match=want):
         streamed(plan, 1)
 
 

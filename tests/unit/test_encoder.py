@@ -196,11 +196,6 @@ def test_longer_training_sentences_than_the_model_reads_are_refused(tiny_encoder
         SentenceEncoder.from_config(config(tiny_encoder, max_length=65), seed=0)
 
 
-def test_a_head_without_cls_pooling_is_refused(tiny_encoder):
-    with pytest.raises(UsageError, match=r"head is 'training' but encoder.pooling is 'avg'"):
-        SentenceEncoder.from_config(config(tiny_encoder, pooling="avg"), seed=0)
-
-
 def test_a_folder_that_does_not_say_its_pooling_needs_it_said(tiny_encoder):
     with pytest.raises(ModelError, match="choose a pooling, one of cls, cls_before_pooler, avg"):
         SentenceEncoder.load(tiny_encoder)

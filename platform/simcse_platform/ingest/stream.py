@@ -1,7 +1,7 @@
 """Global batches from Ray Data, in the planned order at any number of workers.
 
-One task a window reads the rows of its steps, tokenises them if need be, permutes them and emits,
-rank by rank, one slice a step: a row of the dataset that holds one rank's rows of one global batch.
+A task reads the rows of a window, tokenises them if need be, permutes them and emits, rank by rank,
+one slice a step: a row of the dataset that holds one rank's rows of one global batch.
 The window's W x k slices leave as W blocks of k, and an equal, order-preserving split deals block j
 to rank j mod W. How Ray deals is its own affair, so every slice names its step and rank and
 `batches` refuses one that is out of turn.
@@ -28,7 +28,9 @@ from simcse_platform import runtime
 from simcse_platform.ingest.plan import rank_rows
 from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 
-_NUMBERS_PER_TASK = 128
+# Ray Data makes all tasks of a source before the first one runs, at a millisecond or two each. Of a
+# run with more windows than this, a task reads several, one after the other.
+_MAX_TASKS = 2048
 
 
 class StreamError(SimcseError):
@@ -67,14 +69,9 @@ def window_dataset(plan: WindowPlan, first_step: int = 0) -> Dataset:
     All epochs are in one dataset, so no rank waits for the others between two.
     """
     first = plan.order.window_of(first_step)
-    stop = plan.order.window_of(plan.total_steps - 1) + 1
-    # A read task a window would be an object in the driver a window, all made before the first step.
-    blocks = -(-(stop - first) // _NUMBERS_PER_TASK)
-    return (
-        ray.data.range(blocks, override_num_blocks=blocks)
-        .map_batches(partial(_numbers, first=first, stop=stop))
-        .repartition(target_num_rows_per_block=1)
-    )
+    count = plan.order.window_of(plan.total_steps - 1) + 1 - first
+    numbers = ray.data.range(count, override_num_blocks=min(count, _MAX_TASKS))
+    return numbers.map_batches(partial(_shifted, first=first))
 
 
 def split(windows: Dataset, plan: WindowPlan, world_size: int) -> list[DataIterator]:
@@ -114,10 +111,8 @@ def batches(
         )
 
 
-def _numbers(batch: Any, *, first: int, stop: int) -> dict[str, NDArray[np.int64]]:
-    starts = first + batch["id"] * _NUMBERS_PER_TASK
-    spans = [np.arange(start, min(start + _NUMBERS_PER_TASK, stop)) for start in starts.tolist()]
-    return {"window": np.concatenate(spans)}
+def _shifted(batch: Any, *, first: int) -> dict[str, NDArray[np.int64]]:
+    return {"window": batch["id"] + first}
 
 
 def _read(batch: Any, *, plan: WindowPlan, world_size: int) -> Iterator[pa.Table]:
