@@ -12,6 +12,7 @@ import traceback
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from pipelines.demo import demo
 from pipelines.doctor import doctor
@@ -19,13 +20,14 @@ from pipelines.evaluate import evaluate
 from pipelines.prepare import prepare
 from pipelines.registry import promote, register, rollback
 from pipelines.train import train
-from simcse.errors import SimcseError
+from simcse.errors import SimcseError, UsageError
 
 STOPPED = 3
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C."""
 
 app = typer.Typer(
     name="simcse",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,16 +52,20 @@ def main() -> int:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        app([argument for argument in arguments if argument != "--debug"])
+        code = int(app(arguments or ["--help"], standalone_mode=False) or 0)
+    except TyperException as error:
+        wrong = error.format_message().rstrip(".")
+        return _fail(UsageError(f"{wrong}: --help shows the usage"), error.exit_code, debug=debug)
     except SimcseError as error:
         return _fail(error, error.exit_code, debug=debug)
-    except KeyboardInterrupt:
-        typer.echo("error: stopped; the same command goes on", err=True)
-        return STOPPED
     except Exception as error:
         return _fail(error, 1, debug=debug)
-    return 0
+    if code == _INTERRUPTED:
+        typer.echo("error: stopped: the same command goes on", err=True)
+        return STOPPED
+    return code
 
 
 def _fail(error: Exception, code: int, *, debug: bool) -> int:

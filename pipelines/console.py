@@ -23,14 +23,28 @@ from rich.progress import (
 )
 
 from simcse.errors import UsageError
+from simcse_platform.storage import check_writable
+
+
+def _may_be_written(path: Path | None) -> Path | None:
+    """The path of `--json`; a wrong one is found before the work, not after it."""
+    if path is not None:
+        if path.is_dir():
+            raise UsageError(f"--json {path} is a folder: name a file")
+        check_writable(path.absolute().parent)
+    return path
+
 
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", callback=_may_be_written, help="Write the result to this file."
+    ),
 ]
 
 _PLAIN_SECONDS = 10.0
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, emoji=False, soft_wrap=True)
 
 
 def say(text: str) -> None:

@@ -44,7 +44,9 @@ def evaluate(
     from simcse.evaluation import evaluation_report, render_table
 
     # The data first: a wrong path is found before a model is loaded.
-    loaded = evaluation_sets.load(tasks.split(","), data=settings.evaluation_data(data), mode=mode)
+    loaded = evaluation_sets.load(
+        settings.names(tasks), data=settings.evaluation_data(data), mode=mode
+    )
     encoder = load_model(model, pooling=pooling, output=output, tracking=tracking)
     results = score(encoder, loaded.sets, label="evaluate")
     report = evaluation_report(model, mode, encoder.pooling, results, loaded.missing, loaded.sha256)

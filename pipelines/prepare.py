@@ -53,9 +53,9 @@ def prepare(
         result = prepare_dataset(
             [settings.absolute(source) for source in sources],
             output,
-            tokenizer_model=model,
+            tokenizer_model=settings.model_source(model),
             max_length=max_length,
-            columns=columns.split(",") if columns else None,
+            columns=settings.names(columns) if columns else None,
             max_bad_share=max_bad_share,
             progress=add,
         )

@@ -77,7 +77,7 @@ def promote(
     from simcse_platform.tracking.location import tracking_uri
 
     loaded = evaluation_sets.load_all(
-        tasks.split(","),
+        settings.names(tasks),
         data=settings.evaluation_data(data),
         mode="test",
         purpose="a promotion compares on every set of --tasks",

@@ -84,8 +84,10 @@ def resolve(
     tree = run.model_dump(mode="json")
     if corpus:
         tree["data"]["corpus"] = list(corpus)
-    if folder := evaluation_data(data):
-        tree["dev"]["data"] = str(folder)
+    # The environment is for what nothing else names: a stored run goes on with the data it had.
+    if data or not tree["dev"]["data"]:
+        folder = evaluation_data(data)
+        tree["dev"]["data"] = folder and str(folder)
     if tracking:
         tree["tracking"]["uri"] = tracking
     run = settings.override(settings.from_tree(tree), assignments or [])
@@ -93,8 +95,7 @@ def resolve(
     tree["data"]["corpus"] = [absolute(path) for path in tree["data"]["corpus"]]
     if tree["dev"]["data"]:
         tree["dev"]["data"] = absolute(tree["dev"]["data"])
-    if Path(tree["encoder"]["model"]).expanduser().exists():
-        tree["encoder"]["model"] = absolute(tree["encoder"]["model"])
+    tree["encoder"]["model"] = model_source(tree["encoder"]["model"])
     return Resolved(settings.from_tree(tree), recipe or _given(config).stem)
 
 
@@ -108,6 +109,16 @@ def evaluation_data(data: Path | None) -> Path | None:
 def absolute(path: str) -> str:
     """A path that means the same in every directory; `scheme://` paths mean that already."""
     return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def model_source(model: str) -> str:
+    """A folder as an absolute path, a hub id as it is."""
+    return absolute(model) if Path(model).expanduser().exists() else model
+
+
+def names(text: str) -> list[str]:
+    """What is separated by commas in an option."""
+    return [name.strip() for name in text.split(",")]
 
 
 def _given(config: Path | None) -> Path:

@@ -92,19 +92,22 @@ def execute(
     Ray is connected for the time of the call, if it is not already.
     """
     from pipelines import evaluation_sets
+    from simcse.model_source import locate
     from simcse_platform import runtime
-    from simcse_platform.storage import RunFolder
+    from simcse_platform.storage import RunFolder, check_writable
 
     if not run.data.corpus:
         raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
     folder = RunFolder.of(str(output), name)
+    check_claim(folder, run, fresh=fresh)
+    locate(run.encoder.model)
     dev = evaluation_sets.load_all(
         run.dev.tasks,
         data=Path(run.dev.data) if run.dev.data else None,
         mode="dev",
         purpose="dev.tasks names it",
     )
-    claim(folder, run, fresh=fresh)
+    check_writable(folder.path.parent)
     with runtime.connect(address) as resources:
         return _train_and_record(run, folder, dev.sets, num_nodes=resources.nodes)
 
@@ -115,9 +118,9 @@ def default_name(resolved: settings.Resolved) -> str:
     return f"{resolved.origin}-{digest.hexdigest()[:8]}"
 
 
-def claim(folder: RunFolder, run: TrainRun, *, fresh: bool) -> None:
-    """Make the run folder, or see that the run in it may go on with these settings."""
-    from simcse_platform.config import load, to_yaml
+def check_claim(folder: RunFolder, run: TrainRun, *, fresh: bool) -> None:
+    """See that the name is free, or that its run may go on with these settings."""
+    from simcse_platform.config import load
 
     kept = folder.path / SETTINGS_FILE
     if kept.exists():
@@ -135,7 +138,6 @@ def claim(folder: RunFolder, run: TrainRun, *, fresh: bool) -> None:
             )
     elif folder.path.exists() and any(folder.path.iterdir()):
         raise UsageError(f"{folder.path} exists and holds no run: choose another --name")
-    folder.write_text(SETTINGS_FILE, to_yaml(run))
 
 
 def _binding_settings(run: TrainRun) -> list[str]:
@@ -158,7 +160,12 @@ def _train_and_record(
     from simcse_platform.ingest.source import open_corpus
     from simcse_platform.tracking.location import tracking_uri
     from simcse_platform.tracking.mlflow_model import log_model
-    from simcse_platform.tracking.mlflow_tracker import CorpusRecord, MlflowTracker, start_run
+    from simcse_platform.tracking.mlflow_tracker import (
+        CorpusRecord,
+        MlflowTracker,
+        check_server,
+        start_run,
+    )
     from simcse_platform.training.trainer import fit, plan_steps
 
     output = folder.path.parent
@@ -169,7 +176,10 @@ def _train_and_record(
         summary = json.loads(summary_file.read_text(encoding="utf-8"))
         return Trained(folder, uri, summary)
 
+    check_server(uri)
     corpus = open_corpus(run.data, run.encoder, output / ".prepared", say)
+    # Only now: a run that was refused leaves its name free for the corrected command.
+    folder.write_text(SETTINGS_FILE, to_yaml(run))
     spool = folder.path / "tracking.jsonl"
     run_id = start_run(
         uri,

@@ -11,9 +11,11 @@ Head = Literal["none", "training", "always"]
 
 
 class Settings(BaseModel):
-    """Base of every settings model: immutable, and an unknown key is an error."""
+    """Base of every settings model: immutable; unknown keys and infinite numbers are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class EncoderConfig(Settings):

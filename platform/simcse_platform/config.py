@@ -23,7 +23,7 @@ class DataConfig(Settings):
     columns: tuple[str, ...] | None = None
     """Text columns in the order anchor, positive, hard negatives; null takes every text column of
     the file."""
-    batches_per_window: int = Field(default=16, ge=1)
+    batches_per_window: int = Field(default=32, ge=1)
     """Global batches that one Ray Data task reads and shuffles together."""
     max_bad_share: float = Field(default=0.01, ge=0, le=1)
     """Share of unusable rows above which preparing fails."""
@@ -126,7 +126,7 @@ def override(run: TrainRun, assignments: Sequence[str]) -> TrainRun:
     tree = run.model_dump(mode="json")
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        if not equals:
+        if not (equals and path):
             raise UsageError(f"{assignment!r} is no assignment: write section.field=value")
         keys = path.strip().split(".")
         node = tree
@@ -155,7 +155,9 @@ def load(path: Path) -> TrainRun:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"there is no configuration file {path}") from None
+        raise UsageError(f"there is no configuration file {path}: check the path") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, Mapping):
@@ -188,16 +190,10 @@ def flatten(run: TrainRun) -> dict[str, str]:
 
 def _parse(path: str, text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        # YAML 1.1 reads 3e-5 as text, of which a number field makes a number.
+        return yaml.safe_load(text)
     except yaml.YAMLError:
         raise UsageError(f"{path}={text} is no YAML value") from None
-    # YAML 1.1 reads 3e-5 as text; Python's float does not.
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _fields(model: type[Settings], prefix: str = "") -> list[str]:
@@ -223,8 +219,8 @@ def _first_fault(error: ValidationError) -> str:
         return _unknown(path)
     if fault["type"] == "missing":
         return f"{path} is missing: it has no default"
-    message = fault["msg"].removeprefix("Value error, ")
-    # A check of a whole section names its fields itself.
-    return (
-        message if isinstance(fault["input"], dict) else f"{path} is {fault['input']!r}: {message}"
-    )
+    if fault["type"] == "value_error":
+        # A check of a whole section names its fields itself.
+        return fault["msg"].removeprefix("Value error, ")
+    message = "write a list such as [a, b]" if fault["type"] == "tuple_type" else fault["msg"]
+    return f"{path} is {fault['input']!r}: {message}"

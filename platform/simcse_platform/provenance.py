@@ -43,14 +43,17 @@ def versions() -> dict[str, str]:
 def git_commit() -> str | None:
     """The commit of the checkout that this code runs from, if it is one."""
     assert simcse.__file__ is not None
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(simcse.__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
+    file = Path(simcse.__file__)
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=file.parent, capture_output=True, text=True, check=True
         )
+        return done.stdout.strip()
+
+    try:
+        # A package installed below somebody's checkout is not of that checkout.
+        git("ls-files", "--error-unmatch", file.name)
+        return git("rev-parse", "HEAD")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()

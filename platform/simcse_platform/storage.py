@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,17 @@ from pathlib import Path
 from simcse.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_writable(folder: Path) -> None:
+    """Make `folder` if it is not there. Raises `UsageError` when nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(
+            f"nothing can be written into {folder} ({error.strerror}): name another folder"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -53,4 +65,4 @@ class RunFolder:
             new.rename(self.path / name)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

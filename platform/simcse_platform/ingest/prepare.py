@@ -40,6 +40,7 @@ from simcse_platform.ingest.manifest import (
     is_prepared,
     read_manifest,
 )
+from simcse_platform.storage import check_writable
 
 ROWS_PER_SHARD = 32_768
 # A training window reads short runs of rows from many shards, and a row group is read whole.
@@ -106,7 +107,8 @@ def prepare(
     if finished := _finished(output, key):
         return PrepareResult(output, finished, created=False)
     partial = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir(parents=True)
+    check_writable(output.parent)
+    partial.mkdir()
     try:
         job = _Job(str(partial), tuple(map(str, files)), columns, tokenizer_model, max_length)
         reports = list(_run(job, rows_per_shard, progress))

@@ -104,6 +104,12 @@ def _reason(uri: str, error: Exception) -> str:
     return f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}"
 
 
+def check_server(uri: str) -> None:
+    """Raise `TrackingError` when nothing answers at `uri`, or it is no MLflow server."""
+    with session(uri) as client:
+        client.search_experiments(max_results=1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorpusRecord:
     """The corpus, as a run's dataset input."""

@@ -85,6 +85,7 @@ def train(
             keeper.log(progress, {**measured, "learning_rate": rate})
         if dev and (last or progress.step % run.dev.every == 0):
             progress.dev = keeper.evaluate(progress)
+            last = last or keeper.out_of_patience(progress)
         if last or progress.step % run.checkpoint.every == 0:
             keeper.save_checkpoint(progress, meter)
     if not dev:

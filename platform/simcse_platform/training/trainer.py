@@ -137,7 +137,7 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     free = resources.cpus - 1
     # In hundredths, since Ray counts no finer than that without rounding errors.
     cpus = scale.cpus_per_worker or min(1.0, floor(100 * free / workers) / 100)
-    if cpus <= 0 or workers * cpus > free:
+    if cpus <= 0 or round(workers * cpus, 2) > free:
         raise ClusterError(
             f"{workers} workers of {cpus:g} CPUs leave none of the cluster's {resources.cpus:g} to "
             "Ray Data, which needs one: use fewer workers, or lower scale.cpus_per_worker"

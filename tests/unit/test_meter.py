@@ -1,0 +1,69 @@
+"""Measurements of steps, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from simcse.batch import Batch
+from simcse.objective import TaskOutput
+from simcse.tokens import RaggedTokens
+from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.meter import Meter
+
+
+def step(meter: Meter, *, rows: int, columns: int, output: TaskOutput) -> None:
+    column = RaggedTokens.from_lists([[1]] * rows)
+    batch = Batch(0, 0, rows, torch.arange(rows), (column,) * columns)
+    meter.add(batch, output, norm=float(rows), waited=0.5, seconds=2.0)
+
+
+def output(loss: float, correct: int, distance: float, tokens: int, positions: int) -> TaskOutput:
+    return TaskOutput(
+        torch.tensor(loss), torch.tensor(correct), torch.tensor(distance), tokens, positions
+    )
+
+
+def test_means_are_over_steps_for_losses_and_over_rows_for_rows() -> None:
+    meter, progress = Meter(), Progress()
+    step(meter, rows=6, columns=2, output=output(1.0, 3, 3.0, 60, 80))
+    step(meter, rows=2, columns=2, output=output(2.0, 1, 1.0, 20, 20))
+    assert meter.read(progress) == pytest.approx(
+        {
+            "loss": 1.5,
+            "in_batch_accuracy": 0.5,
+            "alignment": 0.5,
+            "gradient_norm": 4.0,
+            "negatives_per_anchor": 3.0,
+            "rows_per_s": 2.0,
+            "tokens_per_s": 20.0,
+            "padding_efficiency": 0.8,
+            "data_stall_share": 0.25,
+        }
+    )
+
+
+def test_sums_are_kept_in_progress_over_reads() -> None:
+    meter, progress = Meter(), Progress()
+    for _ in range(3):
+        step(meter, rows=6, columns=1, output=output(1.0, 3, 3.0, 60, 80))
+        meter.read(progress)
+    assert (progress.rows, progress.tokens, progress.positions) == (18, 180, 240)
+    assert (progress.seconds, progress.stalled_seconds) == (6.0, 1.5)
+
+
+def test_a_read_starts_anew_and_without_steps_gives_nothing() -> None:
+    meter, progress = Meter(), Progress()
+    step(meter, rows=6, columns=1, output=output(9.0, 0, 3.0, 60, 80))
+    meter.read(progress)
+    assert meter.read(progress) == {}
+    step(meter, rows=4, columns=1, output=output(1.0, 4, 3.0, 60, 80))
+    measured = meter.read(progress)
+    assert (measured["loss"], measured["in_batch_accuracy"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("columns", "negatives"), [(1, 7), (2, 7), (3, 15), (4, 23)])
+def test_hard_negatives_count_as_negatives_of_every_anchor(columns: int, negatives: int) -> None:
+    meter = Meter()
+    step(meter, rows=8, columns=columns, output=output(1.0, 3, 3.0, 60, 80))
+    assert meter.read(Progress())["negatives_per_anchor"] == negatives
