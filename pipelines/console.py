@@ -63,7 +63,8 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
         raise UsageError(f"--json {path} cannot be written: {error.strerror}") from None
 
 

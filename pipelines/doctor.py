@@ -102,13 +102,13 @@ def _tracking(tracking: str | None, output: Path) -> Finding:
     uri = tracking_uri(tracking, output)
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).exists():
-        return Finding("mlflow", "ok", f"{path} will be made by the first run")
+        return Finding("tracking", "ok", f"{path} will be made by the first run")
     try:
         with session(uri) as client:
             experiments = len(client.search_experiments())
     except SimcseError as error:
-        return Finding("mlflow", "broken", str(error))
-    return Finding("mlflow", "ok", f"{uri}, {experiments} experiments")
+        return Finding("tracking", "broken", str(error))
+    return Finding("tracking", "ok", f"{uri}, {experiments} experiments")
 
 
 def _data(data: Path | None) -> Finding:

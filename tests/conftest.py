@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read by the libraries when they are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,7 +16,11 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 import pytest
 import torch
 
+from support.command_line import CommandLine
 from support.tiny import save_tiny_encoder
+
+if TYPE_CHECKING:
+    from simcse_platform.runtime import Resources
 
 torch.set_num_threads(1)
 
@@ -41,3 +47,22 @@ def data_dir() -> Path:
     if not folder:
         pytest.skip("SIMCSE_DATA names no folder with the public data sets")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Resources]:
+    """One local Ray for all tests: four logical CPUs, 150 MB of object store."""
+    from simcse_platform import runtime
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        runtime.connect(num_cpus=4, object_store_memory=150_000_000) as resources,
+    ):
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+        yield resources
+
+
+@pytest.fixture
+def simcse(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line, called in this process."""
+    return CommandLine(monkeypatch, capfd)

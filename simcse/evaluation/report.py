@@ -9,11 +9,6 @@ from simcse.evaluation.protocol import Scores
 from simcse.evaluation.suite import STS_SUITE
 
 
-class MissingSet(TypedDict):
-    task: str
-    reason: str
-
-
 class EvaluationReport(TypedDict):
     """The result of `evaluate`; correlations x 100, unrounded."""
 
@@ -23,7 +18,10 @@ class EvaluationReport(TypedDict):
     tasks: dict[str, Mapping[str, object]]
     avg: float | None
     """Mean Spearman `all` of the seven STS sets; null unless all seven are scored."""
-    missing: list[MissingSet]
+    missing: list[str]
+    """Names of the sets asked for that were not there."""
+    missing_reasons: dict[str, str]
+    """Why, by name."""
     data_sha256: dict[str, str]
 
 
@@ -42,7 +40,8 @@ def evaluation_report(
         pooling=pooling,
         tasks={name: scores.numbers for name, scores in results.items()},
         avg=average(results),
-        missing=[MissingSet(task=name, reason=reason) for name, reason in missing.items()],
+        missing=list(missing),
+        missing_reasons=dict(missing),
         data_sha256=dict(sha256),
     )
 

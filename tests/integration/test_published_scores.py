@@ -40,6 +40,9 @@ AGAINST_ORIGINAL = [
     ("cls_before_pooler", "sts", 0.03),
 ]
 
+# Twenty thousand sentences are embedded, which takes minutes where other work goes on.
+pytestmark = pytest.mark.timeout(1800)
+
 Key = tuple[str, str]
 Sets = Mapping[Key, Sequence[STSSet]]
 Tables = Mapping[str, EmbeddingTable]

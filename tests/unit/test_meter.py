@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from simcse.batch import Batch
 from simcse.objective import TaskOutput
@@ -67,3 +71,20 @@ def test_hard_negatives_count_as_negatives_of_every_anchor(columns: int, negativ
     meter = Meter()
     step(meter, rows=8, columns=columns, output=output(1.0, 3, 3.0, 60, 80))
     assert meter.read(Progress())["negatives_per_anchor"] == negatives
+
+
+def test_the_graph_of_a_step_is_let_go() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            alive.add(ctx)
+            return x * x
+
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    meter = Meter()
+    loss = Square.apply(torch.tensor(3.0, requires_grad=True))
+    step(meter, rows=2, columns=1, output=output(1.0, 1, 1.0, 2, 2)._replace(loss=loss))
+    assert len(alive) == 1
+    del loss
+    assert len(alive) == 0
+    assert meter.read(Progress())["loss"] == 9.0

@@ -29,6 +29,7 @@ from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
 from simcse.errors import UsageError
+from simcse.model_source import locate
 from simcse_platform.errors import RegistryError
 from simcse_platform.tracking.location import author
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
@@ -67,18 +68,24 @@ def register(
     """The newest model of a run, or a model folder, as the challenger of `name`.
 
     A folder is logged in the run given, or in one of its own in `experiment`. Registering the same
-    logged model again gives the version it has. Raises `RegistryError` for a run without a model.
+    logged model again gives the version it has. Raises `RegistryError` for a run without a model,
+    `ModelError` for a folder that holds none.
     """
     if model_folder is not None:
         if run_id is None:
+            locate(model_folder)
             with session(uri) as client:
                 run = client.create_run(
                     experiment_id(client, uri, experiment), run_name=f"register-{name}"
                 )
                 run_id = str(run.info.run_id)
-            model_uri = log_model(uri, run_id, model_folder)
-            with session(uri) as client:
-                client.set_terminated(run_id)
+            status = "FAILED"
+            try:
+                model_uri = log_model(uri, run_id, model_folder)
+                status = "FINISHED"
+            finally:
+                with session(uri) as client:
+                    client.set_terminated(run_id, status)
         else:
             model_uri = log_model(uri, run_id, model_folder)
     elif run_id is not None:

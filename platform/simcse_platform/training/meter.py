@@ -32,7 +32,8 @@ class Meter:
         self._norm += norm
         self._waited += waited
         self._seconds += seconds
-        self._outputs.append(output)
+        # Detached, or the graph of every step since the last read would stay in memory.
+        self._outputs.append(output._replace(loss=output.loss.detach()))
 
     def read(self, progress: Progress) -> dict[str, float]:
         """Means since the last read, by name; their sums go to `progress`. Collective.

@@ -91,12 +91,12 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
             attempt=attempt,
             lineage=setup.lineage,
         )
-        peak = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        peaks = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024] * world
         if world > 1:
-            dist.all_reduce(peak, dist.ReduceOp.MAX)
+            dist.all_gather_object(peaks, peaks[0])
         if rank == 0:
             setup.tracker.flush()
-            result = WorkerResult(progress=progress, peak_rss_mb=float(peak))
+            result = WorkerResult(progress=progress, peak_rss_mb=max(peaks))
             setup.folder.write_text(RESULT, result.model_dump_json())
 
 

@@ -1,0 +1,299 @@
+"""What a user can get wrong, through the command line: one line, an exit code, nothing left over.
+
+2: wrong usage, setting or path, known before any work. 1: content of a file, or work that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.command_line import CommandLine, Outcome
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+SENTENCES = [
+    f"the {animal} runs to house {number}"
+    for number in range(25)
+    for animal in ("dog", "cat", "bird", "horse")
+]
+Train = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One tracking database for all runs here: making one takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('tracking') / 'mlflow.db'}"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """100 sentences in a parquet file."""
+    return write_parquet(tmp_path / "corpus.parquet", SENTENCES)
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_encoder: Path) -> Path:
+    """Settings of a run of two steps, without dev sets."""
+    file = tmp_path / "config.yaml"
+    settings = {
+        "encoder": {"model": str(tiny_encoder), "max_length": 12, "length_buckets": 2},
+        "dev": {"tasks": []},
+        "scale": {"cpus_per_worker": 1, "threads_per_worker": 1},
+        "global_batch_size": 8,
+        "max_steps": 2,
+    }
+    file.write_text(json.dumps(settings))
+    return file
+
+
+@pytest.fixture
+def train(simcse: CommandLine, config: Path, tmp_path: Path, database: str) -> Train:
+    """`simcse train` under the name "mine" in `runs`, with whatever else is given."""
+
+    def run(*arguments: object) -> Outcome:
+        return simcse(
+            *("train", "--config", config, "--name", "mine", "--output", tmp_path / "runs"),
+            *("--tracking", database, "--json", tmp_path / "train.json", *arguments),
+        )
+
+    return run
+
+
+@pytest.fixture
+def prepare(simcse: CommandLine, tmp_path: Path, tiny_encoder: Path) -> Train:
+    """`simcse prepare` into `prepared`."""
+
+    def run(*arguments: object) -> Outcome:
+        return simcse(
+            *("prepare", "--model", tiny_encoder, "--output", tmp_path / "prepared"),
+            *("--json", tmp_path / "prepare.json", *arguments),
+        )
+
+    return run
+
+
+@pytest.fixture
+def no_server() -> str:
+    """Address at which nothing listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+def write_parquet(file: Path, sentences: list[str], column: str = "text") -> Path:
+    pq.write_table(pa.table({column: sentences}), file, compression="zstd", use_dictionary=False)
+    return file
+
+
+def damaged(file: Path) -> bytes:
+    """Spoil the pages of a parquet file and leave its footer; the former content."""
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + bytes(60) + content[64:])
+    return content
+
+
+def sts_folder(data: Path, gold: str) -> Path:
+    """A folder with the dev split of STS-B, of one pair."""
+    folder = data / "STSBenchmark"
+    folder.mkdir(parents=True)
+    (folder / "dev.tsv").write_text(f"score\tsentence1\tsentence2\n{gold}\ta dog\ta cat\n")
+    return data
+
+
+def nothing_is_left(tmp_path: Path) -> bool:
+    """No run, dataset or result, and no trace of one that was begun."""
+    runs, result = tmp_path / "runs", [*tmp_path.glob("*.json"), *tmp_path.glob("prepared*")]
+    begun = [*tmp_path.glob(".*"), *runs.glob("mine*"), *runs.glob(".prepared/*")]
+    begun += runs.glob(".prepared/.*")
+    return not result and not begun
+
+
+def test_settings_that_are_wrong_are_refused_before_anything_is_made(
+    train: Train, corpus: Path, config: Path, tmp_path: Path
+) -> None:
+    refused = train("--corpus", corpus, "--set", "optim.learning_rat=1")
+    assert refused.code == 2
+    assert refused.error == (
+        "there is no setting optim.learning_rat: did you mean optim.learning_rate?"
+    )
+    refused = train("--corpus", corpus, "--set", "scale.num_workers=9")
+    assert refused.code == 2
+    assert refused.error == (
+        "global_batch_size is 8 but scale.num_workers is 9: every worker needs a row, so raise the "
+        "batch or use fewer workers"
+    )
+    refused = train()
+    assert refused.code == 2
+    assert refused.error == ("there is nothing to train on: give --corpus PATH or set data.corpus")
+    refused = train("--corpus", corpus, "--name", "a/b")
+    assert refused.code == 2
+    assert refused.error == "--name is 'a/b': use letters, digits, dots, dashes, underscores"
+    config.write_text(config.read_text().replace("max_steps", "max_step"))
+    refused = train("--corpus", corpus)
+    assert refused.code == 2
+    assert refused.error == (f"{config}: there is no setting max_step: did you mean max_steps?")
+    assert not (tmp_path / "runs").exists()
+    assert nothing_is_left(tmp_path)
+
+
+def test_dev_sets_that_cannot_be_used_are_named(
+    train: Train, simcse: CommandLine, corpus: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    data = sts_folder(tmp_path / "data", gold="four")
+    arguments = ["--corpus", corpus, "--data", data]
+    refused = train(*arguments, "--set", "dev.tasks=[SICKRelatedness]")
+    assert refused.code == 2
+    assert refused.error == (
+        f"SICKRelatedness is missing (there is no folder of SICKRelatedness in {data}), but "
+        "dev.tasks names it: give its folder by --data, or name other sets"
+    )
+    refused = train(*arguments, "--set", "dev.tasks=[STS-B]")
+    assert refused.code == 2
+    assert refused.error.startswith(
+        "there is no evaluation set 'STS-B' (did you mean STSBenchmark?): the sets are STS12, "
+    )
+    gold = (
+        f"{data / 'STSBenchmark' / 'dev.tsv'} line 2: the gold score 'four' is no number; write "
+        "one, or nothing for a pair without a score"
+    )
+    refused = train(*arguments, "--set", "dev.tasks=[STSBenchmark]")
+    assert (refused.code, refused.error) == (1, gold)
+    refused = simcse(
+        *("evaluate", tiny_encoder, "--mode", "dev", "--tasks", "STSBenchmark", "--data", data),
+        *("--json", tmp_path / "scores.json"),
+    )
+    assert (refused.code, refused.error) == (1, gold)
+    assert not (tmp_path / "runs").exists()
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_model_folder_without_weights_is_named(
+    train: Train,
+    prepare: Train,
+    simcse: CommandLine,
+    corpus: Path,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    database: str,
+    data_dir: Path,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_encoder, model)
+    (model / "model.safetensors").unlink()
+    line = (
+        f"model folder {model} has no weights (model.safetensors): copy it there, or name a "
+        "complete Hugging Face model folder"
+    )
+    result = ["--json", tmp_path / "out.json"]
+    for refused in (
+        train("--corpus", corpus, "--set", f"encoder.model={model}"),
+        prepare(corpus, "--model", model),
+        simcse("evaluate", model, "--tasks", "STS13", "--data", data_dir, *result),
+        simcse("register", model, "name", "--tracking", database, *result),
+    ):
+        assert (refused.code, refused.error) == (2, line)
+    refused = simcse("evaluate", tmp_path / "nowhere", "--tasks", "STS13", "--data", data_dir)
+    assert refused.code == 2
+    assert refused.error == f"there is no model folder {tmp_path / 'nowhere'}: check the path"
+    assert not list((tmp_path / "runs").glob("*"))
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_column_that_is_not_there_is_named_with_those_that_are(
+    train: Train, prepare: Train, tmp_path: Path, command: str, ending: str
+) -> None:
+    file = tmp_path / f"corpus.{ending}"
+    if ending == "parquet":
+        write_parquet(file, SENTENCES, column="sentence")
+    else:
+        file.write_text("sentence\n" + "\n".join(SENTENCES))
+    refused = (
+        train("--corpus", file, "--set", "data.columns=[text]")
+        if command == "train"
+        else prepare(file, "--columns", "text")
+    )
+    assert refused.code == 2
+    assert refused.error == f"{file} has no text column 'text': it has 'sentence'"
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["txt", "csv", "parquet"])
+def test_an_empty_file_is_named(train: Train, prepare: Train, tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"corpus.{ending}"
+    file.touch()
+    for refused in (train("--corpus", file), prepare(file)):
+        assert refused.code == 1
+        assert refused.error == f"{file} is empty: remove it from the corpus"
+    for refused in (train("--corpus", tmp_path / "no*.txt"), prepare(tmp_path / "no*.txt")):
+        assert refused.code == 2
+        assert refused.error.startswith(f"{tmp_path / 'no*.txt'} names no file: give a file, a ")
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_parquet_file_that_cannot_be_opened_is_named(
+    train: Train, prepare: Train, corpus: Path, tmp_path: Path
+) -> None:
+    corpus.write_bytes(corpus.read_bytes()[:-20])
+    for refused in (train("--corpus", corpus), prepare(corpus)):
+        assert refused.code == 1
+        assert refused.error.startswith(f"{corpus} is no readable parquet file (")
+        assert refused.error.endswith("): restore or remove it")
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_shard_that_is_corrupt_within_leaves_no_dataset(
+    prepare: Train, corpus: Path, tmp_path: Path
+) -> None:
+    whole = damaged(corpus)
+    failed = prepare(corpus)
+    assert failed.code == 1
+    assert failed.error.startswith(f"{corpus} is no readable parquet file (")
+    assert failed.error.endswith("): restore or remove it")
+    assert nothing_is_left(tmp_path)
+    corpus.write_bytes(whole)
+    done = prepare(corpus)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads((tmp_path / "prepare.json").read_text())["rows"] == 100
+
+
+def test_a_shard_that_shows_its_damage_in_training_fails_the_run_which_goes_on_when_mended(
+    train: Train, corpus: Path, config: Path, tmp_path: Path
+) -> None:
+    whole = damaged(corpus)
+    command = [sys.executable, "-m", "pipelines", "train", "--config", str(config)]
+    command += ["--corpus", str(corpus), "--output", str(tmp_path / "runs"), "--name", "mine"]
+    # A process of its own: warnings and the logs of libraries count as lines too.
+    failed = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SIMCSE_"))},
+    )
+    shown = Outcome(failed.returncode, failed.stdout, failed.stderr)
+    assert shown.code == 1
+    assert shown.error.startswith(f"{corpus} is no readable parquet file (")
+    assert shown.error.endswith("): restore or remove it")
+    folder = tmp_path / "runs" / "mine"
+    assert not {"summary.json", "result.json", "best"} & {path.name for path in folder.iterdir()}
+    assert not list(folder.glob("checkpoint-*"))
+
+    corpus.write_bytes(whole)
+    done = train("--corpus", corpus, "--tracking", f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    assert (done.code, done.err) == (0, "")
+    summary = json.loads((tmp_path / "train.json").read_text())
+    assert summary["steps"] == 2
+    assert (Path(summary["best"]["model"]) / "model.safetensors").is_file()

@@ -1,0 +1,78 @@
+"""The training loop without Ray: batches that are a function of the step, and a reporter."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from simcse.batch import Batch
+from simcse.encoder import SentenceEncoder
+from simcse.objective import ContrastiveTask
+from simcse.optim import build_optimizer
+from simcse.tokens import RaggedTokens
+from simcse_platform.config import TrainRun
+from simcse_platform.ingest.plan import rank_rows
+from simcse_platform.storage import RunFolder
+from simcse_platform.training.engine import DdpEngine
+
+TIMES = {"rows_per_s", "tokens_per_s", "data_stall_share"}
+"""Measurements that differ between equal runs."""
+
+
+def make_task(run: TrainRun) -> ContrastiveTask:
+    return ContrastiveTask(SentenceEncoder.from_config(run.encoder, seed=run.seed), run.objective)
+
+
+def ddp_engine(task: ContrastiveTask, run: TrainRun) -> DdpEngine:
+    norm = run.optim.max_gradient_norm
+    return DdpEngine(task, build_optimizer(task, run.optim), max_gradient_norm=norm)
+
+
+def make_batches(
+    run: TrainRun, steps: range, *, columns: int, rank: int = 0, world: int = 1
+) -> Iterator[Batch]:
+    """A rank's share of the global batches of these steps, of random tokens."""
+    rows = run.global_batch_size
+    own = range(*rank_rows(rows, rank, world))
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        lengths = torch.randint(3, 12, (columns, rows), generator=generator)
+        ids = torch.randint(5, 90, (columns, rows, 12), generator=generator)
+        yield Batch(
+            epoch=0,
+            step=step,
+            global_rows=rows,
+            row_ids_b=torch.tensor(own) + step * rows,
+            columns=tuple(
+                RaggedTokens.from_lists([ids[c, row, : lengths[c, row]].tolist() for row in own])
+                for c in range(columns)
+            ),
+        )
+
+
+class Recorder:
+    """A `Reporter` that keeps everything: files in a run folder, the rest in lists."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = RunFolder(folder)
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.checkpoints: list[str] = []
+        self.times_best_was_saved = 0
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.logged.append((step, dict(values)))
+
+    def save_checkpoint(self, name: str, folder: Path) -> None:
+        self.checkpoints.append(name)
+        shutil.copytree(folder, self.folder.path / name, dirs_exist_ok=True)
+
+    def save_best(self, folder: Path) -> None:
+        self.times_best_was_saved += 1
+        self.folder.publish(folder, "best")
+
+    def series(self, name: str) -> dict[int, float]:
+        """The values of one measurement by step."""
+        return {step: values[name] for step, values in self.logged if name in values}

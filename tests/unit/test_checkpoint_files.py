@@ -1,0 +1,183 @@
+"""Training checkpoints as files: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from simcse_platform.config import TrainRun
+from simcse_platform.errors import CheckpointError
+from simcse_platform.storage import RunFolder
+from simcse_platform.training import checkpoint
+from simcse_platform.training.checkpoint import Best, Progress
+from simcse_platform.training.engine import DdpEngine
+from support.training import ddp_engine, make_batches, make_task
+
+PARAMETERS = "parameters-00000-of-00001.safetensors"
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path) -> TrainRun:
+    return TrainRun.model_validate({"encoder": {"model": str(tiny_encoder)}})
+
+
+@pytest.fixture(scope="module")
+def engine(run: TrainRun) -> DdpEngine:
+    """An engine that has taken a step, so that its moments exist."""
+    engine = ddp_engine(make_task(run), run)
+    [batch] = make_batches(run, range(1), columns=2)
+    engine.backward(engine(batch).loss)
+    engine.step(1e-3)
+    return engine
+
+
+@pytest.fixture
+def folder(run: TrainRun, engine: DdpEngine, tmp_path: Path) -> RunFolder:
+    """A run with whole checkpoints of the steps 5 and 10."""
+    for step in (5, 10):
+        path = tmp_path / checkpoint.checkpoint_name(step, "abc")
+        path.mkdir()
+        checkpoint.save(engine, path, progress=Progress(step=step), run=run)
+    return RunFolder(tmp_path)
+
+
+NEWEST = "checkpoint-00000010-abc"
+BEFORE = "checkpoint-00000005-abc"
+
+
+def test_names_sort_by_step_and_tell_attempts_apart() -> None:
+    assert checkpoint.checkpoint_name(125, "0f3a") == "checkpoint-00000125-0f3a"
+    names = [checkpoint.checkpoint_name(step, "f") for step in (9, 10, 99, 100, 12345678)]
+    assert sorted(names) == names
+
+
+def test_what_was_saved_is_loaded(run: TrainRun, engine: DdpEngine, tmp_path: Path) -> None:
+    progress = Progress(
+        step=3,
+        rows=192,
+        tokens=4000,
+        positions=5000,
+        seconds=1.5,
+        stalled_seconds=0.25,
+        dev_before={"dev_stsb_spearman": 60.0},
+        dev={"dev_stsb_spearman": 70.0},
+        best=Best(step=2, score=71.0, scores={"dev_stsb_spearman": 71.0}),
+        evaluations_without_gain=1,
+    )
+    (tmp_path / "checkpoint-00000003-x").mkdir()
+    checkpoint.save(engine, tmp_path / "checkpoint-00000003-x", progress=progress, run=run)
+    loaded = checkpoint.load(RunFolder(tmp_path), "checkpoint-00000003-x")
+
+    assert (loaded.name, loaded.progress, loaded.run) == ("checkpoint-00000003-x", progress, run)
+    names = [name for name, _ in engine.task.named_parameters()]
+    assert sorted(loaded.weights) == sorted(loaded.moments) == sorted(names)
+    for name, weight in engine.weights():
+        assert loaded.weights[name].equal(weight)
+    for name, moments in engine.moments():
+        assert loaded.moments[name].keys() == moments.keys() == {"exp_avg", "exp_avg_sq"}
+        assert all(loaded.moments[name][key].equal(value) for key, value in moments.items())
+
+
+def test_a_checkpoint_is_json_and_safetensors_only(folder: RunFolder) -> None:
+    assert {file.name for file in (folder.path / NEWEST).iterdir()} == {
+        "checkpoint.json",
+        PARAMETERS,
+    }
+    manifest = json.loads((folder.path / NEWEST / "checkpoint.json").read_text())
+    assert (manifest["format"], manifest["world_size"]) == (1, 1)
+    assert manifest["files"].keys() == {PARAMETERS}
+
+
+def test_the_newest_is_found_and_says_where_the_run_goes_on(
+    folder: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert checkpoint.newest(folder) == NEWEST
+    assert checkpoint.next_step(folder) == 10
+    assert caplog.records == []
+
+
+def test_a_run_without_checkpoints_starts_at_step_0(tmp_path: Path) -> None:
+    for folder in (RunFolder(tmp_path), RunFolder(tmp_path / "nowhere")):
+        assert checkpoint.newest(folder) is None
+        assert checkpoint.next_step(folder) == 0
+
+
+def remove_manifest(path: Path) -> None:
+    (path / "checkpoint.json").unlink()
+
+
+def cut_manifest(path: Path) -> None:
+    text = (path / "checkpoint.json").read_text()
+    (path / "checkpoint.json").write_text(text[: len(text) // 2])
+
+
+def manifest_of_other_fields(path: Path) -> None:
+    tree = json.loads((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(tree | {"unheard_of": 1}))
+
+
+def manifest_of_bytes(path: Path) -> None:
+    (path / "checkpoint.json").write_bytes(b"\xff\xfe\x00")
+
+
+def remove_parameters(path: Path) -> None:
+    (path / PARAMETERS).unlink()
+
+
+def cut_parameters(path: Path) -> None:
+    content = (path / PARAMETERS).read_bytes()
+    (path / PARAMETERS).write_bytes(content[:-1])
+
+
+UNFINISHED = [
+    (remove_manifest, rf"{NEWEST} has no checkpoint.json: its writing was interrupted"),
+    (cut_manifest, rf"{NEWEST}/checkpoint.json cannot be read"),
+    (manifest_of_other_fields, rf"{NEWEST}/checkpoint.json cannot be read"),
+    (manifest_of_bytes, rf"{NEWEST}/checkpoint.json cannot be read"),
+    (remove_parameters, rf"{NEWEST}/{PARAMETERS} is not whole: its writing was interrupted"),
+    (cut_parameters, rf"{NEWEST}/{PARAMETERS} is not whole: its writing was interrupted"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), UNFINISHED, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_checkpoint_that_is_not_whole_is_refused_and_the_one_before_is_taken(
+    folder: RunFolder, caplog: pytest.LogCaptureFixture, spoil, message: str
+) -> None:
+    spoil(folder.path / NEWEST)
+    with pytest.raises(CheckpointError, match=f"{message}$"):
+        checkpoint.load(folder, NEWEST)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest(folder) == BEFORE
+    [record] = caplog.records
+    assert record.getMessage().startswith(str(folder.path))
+    assert record.getMessage().endswith("; trying the one before")
+    assert checkpoint.next_step(folder) == 5
+
+
+def test_a_damaged_file_is_named_with_the_way_out(folder: RunFolder) -> None:
+    file = folder.path / NEWEST / PARAMETERS
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert checkpoint.newest(folder) == NEWEST
+    with pytest.raises(
+        CheckpointError,
+        match=rf"{NEWEST}/{PARAMETERS} is damaged: delete the folder {NEWEST}, and the run goes on "
+        r"from the checkpoint before$",
+    ):
+        checkpoint.load(folder, NEWEST)
+    shutil.rmtree(folder.path / NEWEST)
+    assert checkpoint.load(folder, BEFORE).progress.step == 5
+
+
+def test_the_newest_of_two_attempts_is_that_of_the_later_step(
+    folder: RunFolder, run: TrainRun, engine: DdpEngine
+) -> None:
+    path = folder.path / checkpoint.checkpoint_name(7, "zzz")
+    path.mkdir()
+    checkpoint.save(engine, path, progress=Progress(step=7), run=run)
+    assert checkpoint.newest(folder) == NEWEST
