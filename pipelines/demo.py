@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def demo(
     """
     from pipelines import evaluation_sets
     from pipelines.registry import comparison
-    from pipelines.train import execute
+    from pipelines.train import execute, say_result
     from simcse_platform.tracking import registry
 
     folder = settings.evaluation_data(data)
@@ -48,11 +49,12 @@ def demo(
     )
     alias = registry.CHAMPION if decision.promoted else registry.CHALLENGER
     say("")
-    for name, after in trained.summary["best"]["scores"].items():
-        say(f"{name}: {trained.summary['dev_before'][name]:.2f} before, {after:.2f} after training")
-    say(f"throughput: {trained.summary['rows_per_s']:.1f} rows/s")
+    say_result(trained)
     say(f"registered: {MODEL_NAME} version {version.version}, alias {alias} ({decision.reason})")
-    say(f"see it in MLflow: mlflow ui --backend-store-uri {trained.tracking_uri}")
+    if tasks == evaluation_sets.DEMO_TASKS:
+        say("compared on the demo's own sets, by which the best step was chosen too: no benchmark")
+    mlflow = Path(sys.executable).with_name("mlflow")
+    say(f"open MLflow's page: {mlflow} ui --backend-store-uri {trained.tracking_uri}")
     write_json(
         json_file,
         {

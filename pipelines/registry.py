@@ -142,7 +142,7 @@ def _run_of(folder: Path) -> str | None:
     """The MLflow run id of a finished run in `folder`, if there is one."""
     import json
 
-    from pipelines.train import SUMMARY_FILE
+    from simcse_platform.run import SUMMARY_FILE
 
     summary = folder / SUMMARY_FILE
     if not summary.is_file():

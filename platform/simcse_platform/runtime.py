@@ -75,6 +75,11 @@ def connect(
         ray.shutdown()
 
 
+def in_job() -> bool:
+    """Whether this process was started by Ray's job server, in a copy of the sent tree."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
 def cluster_resources() -> Resources:
     """Resources of the connected cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -111,7 +116,6 @@ def cause(error: BaseException) -> SimcseError | None:
 def _join(address: str, worker_logs: bool) -> None:
     _probe(address)
     # Inside a job Ray merges the job's runtime_env into ours and refuses two values for one key.
-    in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     shipped = {
         "py_modules": [str(folder) for folder in _folders()],
         "env_vars": _WORKER_ENVIRONMENT,
@@ -119,7 +123,7 @@ def _join(address: str, worker_logs: bool) -> None:
     try:
         ray.init(
             address=address,
-            runtime_env=None if in_job else shipped,
+            runtime_env=None if in_job() else shipped,
             logging_level=logging.WARNING,
             log_to_driver=worker_logs,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from simcse.batch import Batch
@@ -24,6 +24,16 @@ from support.ranks import run_on_ranks
 
 ROWS = 6
 STEPS = 3
+SAVED = {1: (1,), 2: (0, 2, 3)}
+"""Stages that a checkpoint is saved under, by the number of ranks."""
+CASES = [
+    ((2, 2), (2, 2)),
+    ((2, 2), (1, 3)),
+    ((0, 2), (3, 2)),
+    ((3, 2), (0, 1)),
+    ((1, 1), (1, 2)),
+]
+"""Stage and ranks that a checkpoint is saved under, and those that it goes on under."""
 # A rate at which a wrong moment shows, and an eps that keeps rounding from becoming steps.
 OPTIM = OptimConfig(learning_rate=1e-3, weight_decay=0.01, eps=1e-3)
 
@@ -68,16 +78,21 @@ def take_steps(engine: Engine, first: int, rank: int, world: int) -> None:
         engine.step(OPTIM.learning_rate)
 
 
-def save_after_three_steps(rank: int, world: int, model: Path, folder: Path, stage: int) -> None:
-    engine = new_engine(new_task(model), stage)
-    take_steps(engine, 0, rank, world)
-    path = folder / checkpoint.checkpoint_name(STEPS, "first")
-    path.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(engine, path, progress=Progress(step=STEPS), run=run_settings(model))
-    take_steps(engine, STEPS, rank, world)
-    weights = dict(engine.weights())
-    if rank == 0:
-        torch.save(weights, folder / "uninterrupted.pt")
+def save_after_three_steps(
+    rank: int, world: int, model: Path, runs: Path, stages: tuple[int, ...]
+) -> None:
+    """A checkpoint under each stage, and the weights three steps later."""
+    for stage in stages:
+        folder = run_folder(runs, stage, world)
+        engine = new_engine(new_task(model), stage)
+        take_steps(engine, 0, rank, world)
+        path = folder / checkpoint.checkpoint_name(STEPS, "first")
+        path.mkdir(parents=True, exist_ok=True)
+        checkpoint.save(engine, path, progress=Progress(step=STEPS), run=run_settings(model))
+        take_steps(engine, STEPS, rank, world)
+        weights = dict(engine.weights())
+        if rank == 0:
+            torch.save(weights, folder / "uninterrupted.pt")
 
 
 def go_on_and_compare(rank: int, world: int, model: Path, folder: Path, stage: int) -> None:
@@ -92,22 +107,32 @@ def go_on_and_compare(rank: int, world: int, model: Path, folder: Path, stage: i
         torch.testing.assert_close(moments, loaded.moments[parameter])
     take_steps(engine, STEPS, rank, world)
     want: dict[str, Tensor] = torch.load(folder / "uninterrupted.pt")
-    for name, weight in engine.weights():
-        torch.testing.assert_close(weight, want[name], rtol=0, atol=1e-6, msg=name)
+    for parameter, weight in engine.weights():
+        case = f"{folder.name} under stage {stage} on {world}: {parameter}"
+        torch.testing.assert_close(weight, want[parameter], rtol=0, atol=1e-6, msg=case)
 
 
-@pytest.mark.parametrize(
-    ("saved", "loaded"),
-    [((2, 2), (2, 2)), ((2, 2), (1, 3)), ((0, 2), (3, 2)), ((3, 2), (0, 1)), ((1, 1), (1, 2))],
-    ids=lambda pair: f"stage{pair[0]}-on-{pair[1]}",
-)
+def run_folder(runs: Path, stage: int, world: int) -> Path:
+    return runs / f"stage-{stage}-on-{world}"
+
+
+def go_on_in_all_cases(rank: int, world: int, model: Path, runs: Path) -> None:
+    for (stage, saved_on), (then, loaded_on) in CASES:
+        if loaded_on == world:
+            go_on_and_compare(rank, world, model, run_folder(runs, stage, saved_on), then)
+
+
+def save_then_go_on(rank: int, world: int, model: Path, runs: Path) -> None:
+    save_after_three_steps(rank, world, model, runs, SAVED[world])
+    dist.barrier()
+    go_on_in_all_cases(rank, world, model, runs)
+
+
 def test_a_checkpoint_goes_on_under_another_engine_and_world_size(
-    saved: tuple[int, int], loaded: tuple[int, int], tiny_encoder: Path, tmp_path: Path
+    tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    for where, check, (stage, world) in (
-        ("save", save_after_three_steps, saved),
-        ("load", go_on_and_compare, loaded),
-    ):
-        (tmp_path / where).mkdir()
-        run_on_ranks(check, world, tmp_path / where, tiny_encoder, folder, stage)
+    run_on_ranks(save_after_three_steps, 1, tmp_path, tiny_encoder, tmp_path, SAVED[1])
+    run_on_ranks(save_then_go_on, 2, tmp_path, tiny_encoder, tmp_path)
+    run_on_ranks(go_on_in_all_cases, 3, tmp_path, tiny_encoder, tmp_path)
+    # DDP on one rank needs no process group.
+    go_on_in_all_cases(0, 1, tiny_encoder, tmp_path)

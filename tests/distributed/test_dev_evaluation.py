@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from simcse.evaluation import EmbeddingTable, Pairs, Scores, STSSet, evaluate
 from simcse_platform.config import TrainRun
@@ -93,9 +92,6 @@ def check_scores(rank: int, world: int, folder: Path) -> None:
                 if sentences == len(SENTENCES):
                     assert scores["dev_s_spearman"] == pytest.approx(want["S"].headline), case
                 assert headline == pytest.approx(np.mean(list(scores.values()))), case
-        # Scoring between two steps leaves training as it was.
-        assert engine.task.encoder.dimension == 32
-        torch.distributed.barrier()
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from simcse import gather
 from simcse.batch import Batch
 from simcse.config import EncoderConfig, ObjectiveConfig
 from simcse.encoder import SentenceEncoder
@@ -37,6 +40,9 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 LEAST_MOVEMENT = {"sgd": 1e-2, "adamw": 2e-3}
 CLIPPING = {"off": 0.0, "active": 2.0}
+
+Case = tuple[str, int, str, str]
+"""Variant, ZeRO stage, optimiser, clipping."""
 
 
 def new_task(folder: Path) -> ContrastiveTask:
@@ -105,62 +111,78 @@ def largest_difference(got: dict[str, Tensor], want: dict[str, Tensor]) -> float
     return max((got[name] - want[name]).abs().max().item() for name in want)
 
 
-def check_engines(rank: int, world: int, folder: Path) -> None:
-    start = {name: p.detach().clone() for name, p in new_task(folder).named_parameters()}
+class NoGradient(gather._GatherRows):
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Only this rank's own slot, as an all-gather that passes no gradient leaves it."""
+        first = sum(ctx.counts[: dist.get_rank()])
+        return gradients[0][first : first + ctx.counts[dist.get_rank()]], None, None
+
+
+def measure(rank: int, world: int, folder: Path, results: Path) -> None:
+    """Every case in one process group; leaves `Case` to largest difference from one process."""
+    differences: dict[Case, float] = {}
     for optimizer_name, clipping in product(OPTIMIZERS, CLIPPING):
         max_norm = CLIPPING[clipping]
         want = train_one_process(folder, optimizer_name, max_norm)
-        assert largest_difference(want, start) > LEAST_MOVEMENT[optimizer_name]
         for stage in STAGES:
             task = new_task(folder)
             engine = build(task, stage, optimizer_name, max_norm)
             if stage == 3:
                 assert next(task.parameters()).numel() == 0, "ZeRO-3 must have partitioned it"
             got = train_engine(engine, rank, RATES[optimizer_name])
-            difference = largest_difference(got, want)
-            assert difference < 1e-6, (stage, optimizer_name, clipping, difference)
+            case = ("ours", stage, optimizer_name, clipping)
+            differences[case] = largest_difference(got, want)
 
-
-def test_five_steps_equal_one_process(tiny_encoder: Path, tmp_path: Path) -> None:
-    run_on_ranks(check_engines, 2, tmp_path, tiny_encoder)
-
-
-def check_scaled_loss(rank: int, world: int, folder: Path) -> None:
-    want = train_one_process(folder, "sgd", 0.0)
+    want = train_one_process(folder, "sgd", CLIPPING["off"])
     for stage in STAGES:
-        engine = build(new_task(folder), stage, "sgd", 0.0)
+        engine = build(new_task(folder), stage, "sgd", CLIPPING["off"])
         got = train_engine(engine, rank, RATES["sgd"], loss_scale=1 / world)
-        assert largest_difference(got, want) > 1e-4, stage
+        differences["scaled by 1 / W", stage, "sgd", "off"] = largest_difference(got, want)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "_GatherRows", NoGradient)
+        for stage in STAGES:
+            engine = build(new_task(folder), stage, "sgd", CLIPPING["off"])
+            got = train_engine(engine, rank, RATES["sgd"])
+            case = ("gather without gradient", stage, "sgd", "off")
+            differences[case] = largest_difference(got, want)
+    torch.save(differences, results / f"{rank}.pt")
 
 
-def test_a_loss_scaled_by_one_over_world_size_is_told_apart(
-    tiny_encoder: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def differences(
+    tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[Case, float]]:
+    """What `measure` found on each of two ranks."""
+    folder = tmp_path_factory.mktemp("engines")
+    run_on_ranks(measure, 2, folder, tiny_encoder, folder)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("clipping", CLIPPING)
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+def test_the_reference_moves_its_parameters(
+    tiny_encoder: Path, optimizer_name: str, clipping: str
 ) -> None:
-    run_on_ranks(check_scaled_loss, 2, tmp_path, tiny_encoder)
+    start = {name: p.detach().clone() for name, p in new_task(tiny_encoder).named_parameters()}
+    moved = train_one_process(tiny_encoder, optimizer_name, CLIPPING[clipping])
+    assert largest_difference(moved, start) > LEAST_MOVEMENT[optimizer_name]
 
 
-def check_gather_without_gradient(rank: int, world: int, folder: Path) -> None:
-    want = train_one_process(folder, "sgd", 0.0)
-    for stage in STAGES:
-        engine = build(new_task(folder), stage, "sgd", 0.0)
-        got = train_engine(engine, rank, RATES["sgd"])
-        assert largest_difference(got, want) > 1e-4, stage
-
-
-def test_a_gather_without_gradient_is_told_apart(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clipping", CLIPPING)
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_five_steps_equal_one_process(
+    differences: list[dict[Case, float]], stage: int, optimizer_name: str, clipping: str
 ) -> None:
-    from simcse import gather
+    for on_rank in differences:
+        assert on_rank["ours", stage, optimizer_name, clipping] < 1e-6
 
-    class NoGradient(gather._GatherRows):
-        @staticmethod
-        def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-            """Only this rank's own slot, as an all-gather that passes no gradient leaves it."""
-            import torch.distributed as dist
 
-            first = sum(ctx.counts[: dist.get_rank()])
-            return gradients[0][first : first + ctx.counts[dist.get_rank()]], None, None
-
-    # Children are forked, so they see the patched module.
-    monkeypatch.setattr(gather, "_GatherRows", NoGradient)
-    run_on_ranks(check_gather_without_gradient, 2, tmp_path, tiny_encoder)
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("variant", ["scaled by 1 / W", "gather without gradient"])
+def test_a_known_wrong_variant_is_told_apart(
+    differences: list[dict[Case, float]], variant: str, stage: int
+) -> None:
+    for on_rank in differences:
+        assert on_rank[variant, stage, "sgd", "off"] > 1e-4

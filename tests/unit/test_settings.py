@@ -81,7 +81,7 @@ def test_a_model_folder_becomes_absolute_and_a_hub_id_stays(config: Path, tmp_pa
 def test_a_run_has_one_origin_which_names_it(config: Path) -> None:
     refused = pytest.raises(
         UsageError,
-        match=r"^name a run by --recipe NAME or by --config FILE; the recipes are unsup_bert_base, ",
+        match=r"^name a run by --recipe NAME or by --config FILE; the recipes are unsup_bert_b",
     )
     with refused:
         resolve()

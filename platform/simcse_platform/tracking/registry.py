@@ -244,7 +244,7 @@ def _model_of_run(client: MlflowClient, run_id: str) -> str:
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        raise RegistryError(f"there is no run {run_id}") from None
+        raise RegistryError(f"there is no run {run_id}: check the id") from None
     models = client.search_logged_models(
         [run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'"
     )
@@ -280,13 +280,15 @@ def _version(client: MlflowClient, name: str, version: str) -> str:
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
-        raise RegistryError(f"there is no version {version} of {name}") from None
+        raise RegistryError(f"there is no version {version} of {name}: check the number") from None
 
 
 def _holder(client: MlflowClient, name: str, alias: str = CHALLENGER) -> str:
     version = _alias(client, name, alias)
     if version is None:
-        raise RegistryError(f"{name} has no version with the alias {alias}: register one")
+        raise RegistryError(
+            f"{name} has no version with the alias {alias}: register or promote one"
+        )
     return version
 
 

@@ -1,0 +1,179 @@
+"""A run from its settings to a recorded model: the parts of the platform in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from simcse.errors import UsageError
+from simcse.evaluation import EvaluationSet
+from simcse_platform import provenance
+from simcse_platform.config import TrainRun, flatten, load, to_yaml
+from simcse_platform.ingest.source import Corpus, open_corpus
+from simcse_platform.storage import RunFolder
+from simcse_platform.tracking.location import tracking_uri
+from simcse_platform.tracking.mlflow_model import log_model
+from simcse_platform.tracking.mlflow_tracker import (
+    CorpusRecord,
+    MlflowTracker,
+    check_server,
+    start_run,
+)
+from simcse_platform.training.trainer import Show, fit, plan_steps
+from simcse_platform.training.worker import BEST
+
+SETTINGS_FILE = "run.yaml"
+SUMMARY_FILE = "summary.json"
+PREPARED_FOLDER = ".prepared"
+# What may differ between a run and its continuation: none of it changes what is computed.
+_FREE_SECTIONS = ("scale.", "tracking.", "checkpoint.")
+
+Watch = Callable[[int], AbstractContextManager[Show]]
+"""Makes the display of a run of so many steps; it is entered while the run trains."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run leaves."""
+
+    folder: RunFolder
+    tracking_uri: str
+    summary: Mapping[str, Any]
+    """The figures of `WorkerResult.summary`."""
+
+
+def binding_settings(run: TrainRun) -> list[str]:
+    """`path=value` of all that a run and its continuation must share."""
+    return [
+        f"{path}={value}"
+        for path, value in sorted(flatten(run).items())
+        if not path.startswith(_FREE_SECTIONS)
+    ]
+
+
+def check_claim(folder: RunFolder, run: TrainRun, *, fresh: bool = False) -> None:
+    """See that the folder is free, or that the run in it may go on with these settings.
+
+    Raises `UsageError` naming the first setting that differs; `fresh` refuses any run that exists.
+    """
+    kept = folder.path / SETTINGS_FILE
+    if not kept.exists():
+        if folder.path.exists() and any(folder.path.iterdir()):
+            raise UsageError(f"{folder.path} exists and holds no run: choose another --name")
+        return
+    if fresh:
+        raise UsageError(
+            f"run {folder.name} exists in {folder.path.parent}: choose another --name, or leave "
+            "out --fresh to go on with it"
+        )
+    for before, now in zip(binding_settings(load(kept)), binding_settings(run), strict=True):
+        if before != now:
+            raise UsageError(
+                f"run {folder.name} was started with {before}, not {now}: choose another --name, "
+                f"or go on with --config {kept}"
+            )
+
+
+def execute(
+    run: TrainRun,
+    folder: RunFolder,
+    dev_sets: Sequence[EvaluationSet],
+    *,
+    num_nodes: int,
+    say: Callable[[str], None],
+    watch: Watch,
+) -> FinishedRun:
+    """Train `run` in `folder`, or go on with it, and record it; a finished one is left as it is.
+
+    Ray must be connected. Raises the project's errors; a run that was refused before it trained
+    leaves its name free.
+    """
+    output = folder.path.parent
+    uri = tracking_uri(run.tracking.uri, output, num_nodes=num_nodes)
+    summary_file = folder.path / SUMMARY_FILE
+    if summary_file.exists():
+        say(f"run {folder.name} is finished: nothing to do")
+        summary = json.loads(summary_file.read_text(encoding="utf-8"))
+        return FinishedRun(folder, uri, summary)
+
+    check_server(uri)
+    corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
+    folder.write_text(SETTINGS_FILE, to_yaml(run))
+    run_id, tracker = _start_record(uri, run, folder, corpus)
+    try:
+        with watch(plan_steps(run, corpus).total_steps) as show:
+            result = fit(
+                run,
+                corpus,
+                dev_sets,
+                folder,
+                tracker,
+                lineage=_lineage(run, corpus, run_id),
+                show=show,
+            )
+    except BaseException:
+        tracker.finish("FAILED")
+        raise
+    summary = result.summary(run_id=run_id, model=folder.path / BEST)
+    tracker.log_table(score_rows(summary), "dev_scores.json")
+    tracker.flush()
+    log_model(uri, run_id, folder.path / BEST)
+    tracker.finish("FINISHED")
+    folder.write_text(SUMMARY_FILE, json.dumps(summary, indent=1))
+    return FinishedRun(folder, uri, summary)
+
+
+def score_rows(summary: Mapping[str, Any]) -> list[dict[str, str | float]]:
+    """The dev scores of a summary as a table: before training, after it, and of the best model."""
+    return [
+        {
+            "score": name,
+            "before": summary["dev_before"][name],
+            "after": after,
+            "best": summary["best"]["scores"][name],
+        }
+        for name, after in summary["dev"].items()
+    ]
+
+
+def _start_record(
+    uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus
+) -> tuple[str, MlflowTracker]:
+    spool = folder.path / "tracking.jsonl"
+    run_id = start_run(
+        uri,
+        run.tracking.experiment,
+        folder.name,
+        storage=folder.path,
+        spool=spool,
+        description=f"SimCSE run {folder.name} from {run.encoder.model}",
+        tags={"source_hash": provenance.source_hash(), "encoder": run.encoder.model},
+        corpus=CorpusRecord(
+            name=Path(run.data.corpus[0]).name,
+            source=run.data.corpus[0],
+            fingerprint=corpus.fingerprint,
+            rows=sum(corpus.rows),
+            columns=corpus.columns,
+        ),
+    )
+    tracker = MlflowTracker(uri, run_id, spool)
+    tracker.log_params(flatten(run))
+    tracker.log_text(to_yaml(run), SETTINGS_FILE)
+    tracker.flush()
+    return run_id, tracker
+
+
+def _lineage(run: TrainRun, corpus: Corpus, run_id: str) -> dict[str, JsonValue]:
+    return {
+        "run": run.model_dump(mode="json"),
+        "mlflow_run_id": run_id,
+        "data_sha256": corpus.fingerprint,
+        "source_hash": provenance.source_hash(),
+        "versions": cast(dict[str, JsonValue], provenance.versions()),
+    }

@@ -1,0 +1,365 @@
+"""Training runs on Ray Train: two workers on gloo, a tiny encoder, dropout on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from simcse.encoder import SentenceEncoder
+from simcse.errors import DataError
+from simcse.evaluation import Pairs, STSSet, evaluate
+from simcse_platform import config as settings
+from simcse_platform import provenance
+from simcse_platform.config import TrainRun
+from simcse_platform.errors import ClusterError, TrainingError
+from simcse_platform.ingest.source import open_corpus
+from simcse_platform.storage import RunFolder
+from simcse_platform.tracking.tracker import NullTracker
+from simcse_platform.training import checkpoint, trainer
+from simcse_platform.training.worker import FAILURE, WorkerResult
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+ROWS = 90
+STEPS = 12  # of 8 rows, the last of 2
+WORDS = ("dog", "cat", "man", "woman", "child", "house", "river", "city", "music", "game")
+DEV = STSSet(
+    "STSBenchmark",
+    "dev",
+    {
+        "all": Pairs(
+            first=("a dog runs", "the man eats food", "red car", "rain", "two horses"),
+            second=("the dog is running", "a woman plays", "the car was red", "music", "a horse"),
+            gold_n=np.array([4.0, 1.0, 5.0, 0.0, 3.0]),
+        )
+    },
+)
+
+Fail = Callable[[int, int], None]
+"""Called with rank and step of each batch before it is trained on."""
+
+
+class FileTracker(NullTracker):
+    """Appends metrics to a file, one line a call."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        with self._file.open("a") as lines:
+            lines.write(json.dumps([step, dict(metrics)]) + "\n")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind."""
+
+    run: TrainRun
+    folder: RunFolder
+    result: WorkerResult
+    shown: dict[int, dict[str, float]]
+
+    def last_checkpoint(self) -> checkpoint.Checkpoint:
+        name = checkpoint.newest(self.folder)
+        assert name is not None
+        return checkpoint.load(self.folder, name)
+
+
+class Runs:
+    """Starts runs on one corpus, each in a folder of its own name."""
+
+    def __init__(self, model: Path, output: Path) -> None:
+        self.output = output
+        self.model = model
+        (output / "corpus").mkdir()
+        for shard in range(3):
+            texts = [
+                f"the {WORDS[i % 10]} and the {WORDS[i % 7]} of {i}"
+                for i in range(shard * 30, (shard + 1) * 30)
+            ]
+            pq.write_table(pa.table({"text": texts}), output / "corpus" / f"{shard}.parquet")
+
+    def settings(self, zero_stage: int = 0, **scale: Any) -> TrainRun:
+        return TrainRun.model_validate(
+            {
+                "encoder": {"model": str(self.model), "length_buckets": 2},
+                "optim": {"learning_rate": 1e-3},
+                "data": {"corpus": [str(self.output / "corpus")], "batches_per_window": 4},
+                "dev": {"every": 4},
+                "scale": {
+                    "num_workers": 2,
+                    "zero_stage": zero_stage,
+                    "max_failures": 0,
+                    "persistence_threshold": 0,
+                    **scale,
+                },
+                "checkpoint": {"every": 4},
+                "tracking": {"log_every": 3},
+                "global_batch_size": 8,
+            }
+        )
+
+    def folder(self, name: str) -> RunFolder:
+        return RunFolder.of(str(self.output / "runs"), name)
+
+    def fit(self, name: str, run: TrainRun, fail: Fail | None = None) -> Outcome:
+        """Train as run `name`; its `ids-RANK.jsonl` gets step and row ids of every batch."""
+        folder = self.folder(name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        shown: dict[int, dict[str, float]] = {}
+        corpus = open_corpus(run.data, run.encoder, self.output, lambda line: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "train_worker", watched(folder.path, fail))
+            result = trainer.fit(
+                run,
+                corpus,
+                [DEV],
+                folder,
+                FileTracker(folder.path / "metrics.jsonl"),
+                lineage={"corpus": corpus.fingerprint},
+                show=lambda step, values: shown.setdefault(step, {}).update(values),
+            )
+        return Outcome(run, folder, result, shown)
+
+
+def watched(folder: Path, fail: Fail | None) -> Callable[[Any], None]:
+    """`train_worker` that writes down what it trains on, and fails where it is told to."""
+
+    def watched_worker(config: Any) -> None:
+        from simcse_platform.training import worker
+
+        original = worker.batches
+
+        def batches(*args: Any, rank: int, **kwargs: Any) -> Iterator[Any]:
+            for batch in original(*args, rank=rank, **kwargs):
+                if fail:
+                    fail(rank, batch.step)
+                with (folder / f"ids-{rank}.jsonl").open("a") as lines:
+                    lines.write(json.dumps([batch.step, batch.row_ids_b.tolist()]) + "\n")
+                yield batch
+
+        worker.batches = batches
+        worker.train_worker(config)
+
+    return watched_worker
+
+
+def once(marker: Path, *, at_step: int, act: Callable[[], None]) -> Fail:
+    """On rank 1 before `at_step`, but only the first time."""
+
+    def fail(rank: int, step: int) -> None:
+        if (rank, step) == (1, at_step) and not marker.exists():
+            marker.touch()
+            act()
+
+    return fail
+
+
+def ids_by_step(folder: RunFolder, rank: int) -> list[tuple[int, list[int]]]:
+    lines = (folder.path / f"ids-{rank}.jsonl").read_text().splitlines()
+    return [(step, ids) for step, ids in map(json.loads, lines)]
+
+
+def assert_same_end(got: Outcome, want: Outcome) -> None:
+    """Weights, moments and dev scores bit for bit, and the same cursor and counts."""
+    got_end, want_end = got.last_checkpoint(), want.last_checkpoint()
+    assert got_end.weights.keys() == want_end.weights.keys()
+    for name, weight in want_end.weights.items():
+        assert got_end.weights[name].equal(weight), name
+        for moment, value in want_end.moments[name].items():
+            assert got_end.moments[name][moment].equal(value), (name, moment)
+    times = {"seconds", "stalled_seconds"}
+    assert got.result.progress.model_dump(exclude=times) == want.result.progress.model_dump(
+        exclude=times
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tiny_encoder, tmp_path_factory.mktemp("training"))
+
+
+@pytest.fixture(scope="module")
+def ddp(runs: Runs, ray_cluster: object) -> Outcome:
+    """A run under DDP that nothing disturbed."""
+    return runs.fit("ddp", runs.settings(0))
+
+
+@pytest.fixture(scope="module")
+def zero(runs: Runs, ray_cluster: object) -> Outcome:
+    """A run under ZeRO-2 that nothing disturbed."""
+    return runs.fit("zero", runs.settings(2))
+
+
+@pytest.fixture(params=["ddp", "zero"])
+def undisturbed(request: pytest.FixtureRequest) -> Outcome:
+    outcome: Outcome = request.getfixturevalue(request.param)
+    return outcome
+
+
+def test_the_best_model_is_loaded_and_has_the_score_it_was_kept_for(undisturbed: Outcome) -> None:
+    best = undisturbed.result.progress.best
+    assert best is not None
+    folder = undisturbed.folder.path / "best"
+    encoder = SentenceEncoder.load(folder)
+    vectors_nD = encoder.encode(["a dog runs", "rain"])
+    assert vectors_nD.shape == (2, 32)
+    assert not np.allclose(vectors_nD[0], vectors_nD[1])
+    assert evaluate(encoder, [DEV])["STSBenchmark"].headline == pytest.approx(best.score)
+
+    assert settings.load(folder / "run.yaml") == undisturbed.run
+    described = json.loads((folder / "simcse.json").read_text())
+    assert described["lineage"]["step"] == best.step
+    assert described["scores"] == best.scores
+
+
+def test_the_result_counts_every_step_row_and_score(undisturbed: Outcome) -> None:
+    stored = json.loads((undisturbed.folder.path / "result.json").read_text())
+    assert WorkerResult.model_validate(stored) == undisturbed.result
+    model = undisturbed.folder.path / "best"
+    summary = undisturbed.result.summary(run_id="abc", model=model)
+    progress = undisturbed.result.progress
+    assert progress.best is not None
+    assert (summary["run_id"], summary["steps"], summary["rows"]) == ("abc", STEPS, ROWS)
+    assert summary["rows_per_s"] == pytest.approx(ROWS / progress.seconds)
+    assert summary["tokens_per_s"] == pytest.approx(progress.tokens / progress.seconds)
+    assert 0.5 < summary["padding_efficiency"] <= 1
+    assert 0 <= summary["data_stall_share"] < 1
+    assert 100 < summary["peak_rss_mb"] < 10_000
+    assert summary["dev_before"].keys() == summary["dev"].keys() == {"dev_stsb_spearman"}
+    assert summary["best"] == {
+        "step": progress.best.step,
+        "scores": progress.best.scores,
+        "model": str(model),
+    }
+
+
+def test_each_row_is_trained_on_once_and_by_one_worker(undisturbed: Outcome) -> None:
+    ranks = [ids_by_step(undisturbed.folder, rank) for rank in range(2)]
+    for rank in ranks:
+        assert [step for step, _ in rank] == list(range(STEPS))
+        assert [len(ids) for _, ids in rank] == [4] * 11 + [1]
+    ids = [row for rank in ranks for _, own in rank for row in own]
+    assert sorted(ids) == list(range(ROWS))
+
+
+def test_engines_train_on_the_same_rows_to_nearly_the_same_losses(
+    ddp: Outcome, zero: Outcome
+) -> None:
+    for rank in range(2):
+        assert ids_by_step(ddp.folder, rank) == ids_by_step(zero.folder, rank)
+    for step in (3, 6, 9, 12):
+        assert ddp.shown[step]["loss"] == pytest.approx(zero.shown[step]["loss"], abs=1e-4)
+
+
+def test_the_driver_and_the_tracker_get_the_measurements_of_rank_0(undisturbed: Outcome) -> None:
+    lines = (undisturbed.folder.path / "metrics.jsonl").read_text().splitlines()
+    tracked: dict[int, dict[str, float]] = {}
+    for step, values in map(json.loads, lines):
+        tracked.setdefault(step, {}).update(values)
+    assert tracked == undisturbed.shown
+    assert {s for s, v in tracked.items() if "loss" in v} == {3, 6, 9, 12}
+    assert {s for s, v in tracked.items() if "dev_stsb_spearman" in v} == {0, 4, 8, 12}
+
+
+def test_no_more_checkpoints_are_kept_than_asked_for(undisturbed: Outcome) -> None:
+    assert checkpoints(undisturbed.folder) == [8, 12]
+
+
+def checkpoints(folder: RunFolder) -> list[int]:
+    """Steps of the checkpoints in a run's folder."""
+    return [int(path.name.split("-")[1]) for path in sorted(folder.path.glob("checkpoint-*"))]
+
+
+def test_a_run_of_the_same_name_goes_on_from_the_last_checkpoint(runs: Runs, zero: Outcome) -> None:
+    def act() -> None:
+        raise RuntimeError("the machine is gone")
+
+    fail = once(runs.output / "interrupted", at_step=6, act=act)
+    with pytest.raises(
+        TrainingError, match=r"^run interrupted failed: .*the machine is gone.*; run the same "
+    ):
+        runs.fit("interrupted", zero.run, fail)
+    assert checkpoints(runs.folder("interrupted")) == [4]
+
+    resumed = runs.fit("interrupted", zero.run, fail)
+    assert_same_end(resumed, zero)
+    steps = [step for step, _ in ids_by_step(resumed.folder, 0)]
+    assert steps[-8:] == list(range(4, STEPS))
+    assert checkpoints(resumed.folder) == [8, 12]
+
+
+def test_a_run_whose_newest_checkpoint_was_deleted_goes_on_from_the_one_before(
+    runs: Runs, ddp: Outcome
+) -> None:
+    folder = runs.folder("deleted")
+    shutil.copytree(ddp.folder.path, folder.path)
+    newest = checkpoint.newest(folder)
+    assert newest is not None
+    shutil.rmtree(folder.path / newest)
+    resumed = runs.fit("deleted", ddp.run)
+    assert_same_end(resumed, ddp)
+    assert [step for step, _ in ids_by_step(folder, 1)] == [*range(STEPS), *range(8, STEPS)]
+    assert checkpoints(folder) == [8, 12]
+
+
+def test_a_run_that_is_complete_is_not_trained_again(runs: Runs, ddp: Outcome) -> None:
+    folder = runs.folder("complete")
+    shutil.copytree(ddp.folder.path, folder.path)
+    again = runs.fit("complete", ddp.run)
+    assert again.result.progress == ddp.result.progress
+    assert len(ids_by_step(folder, 0)) == STEPS
+    assert checkpoints(folder) == [8, 12]
+
+
+def test_a_killed_worker_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
+    runs: Runs, ddp: Outcome
+) -> None:
+    def act() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    fail = once(runs.output / "killed", at_step=6, act=act)
+    recovered = runs.fit("killed", runs.settings(0, max_failures=1), fail)
+    assert (runs.output / "killed").exists()
+    assert_same_end(recovered, ddp)
+    steps = [step for step, _ in ids_by_step(recovered.folder, 1)]
+    assert steps == [*range(6), *range(4, STEPS)]
+
+
+def test_an_error_that_a_restart_cannot_mend_ends_the_run_at_once(runs: Runs) -> None:
+    def fail(rank: int, step: int) -> None:
+        if step == 1:
+            with (runs.folder("fatal").path / "tries").open("a") as tries:
+                tries.write(f"{rank}\n")
+            raise DataError("shard.parquet:7: the text is no text: mend it")
+
+    with pytest.raises(DataError, match=r"^shard.parquet:7: the text is no text: mend it$"):
+        runs.fit("fatal", runs.settings(0, max_failures=3), fail)
+    folder = runs.folder("fatal").path
+    assert (folder / FAILURE).read_text() == "shard.parquet:7: the text is no text: mend it"
+    tries = (folder / "tries").read_text().split()
+    assert len(tries) == len(set(tries)), "no worker was started twice"
+    assert not (folder / "result.json").exists()
+
+
+def test_workers_that_run_other_sources_are_refused(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "source_hash", lambda: "of another tree")
+    with pytest.raises(
+        ClusterError,
+        match=r"^this worker runs another version of the project than the command: install the "
+        r"same one on every machine, or submit with cluster/runtime_env.yaml$",
+    ):
+        runs.fit("other-sources", runs.settings(0))
