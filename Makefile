@@ -64,5 +64,5 @@ $(COMPLETE): requirements.lock pyproject.toml
 	$(INSTALL) $(shell grep -E '^(setuptools|torch)==' requirements.lock)
 	$(INSTALL) --requirement requirements.lock
 	$(INSTALL) --no-deps --editable .
-	$(PIP) download --quiet --no-deps --dest $(VENV)/share/simcse-platform $(DEMO_TEXT)
+	$(PIP) download --quiet --no-deps --only-binary :all: --dest $(VENV)/share/simcse-platform $(DEMO_TEXT)
 	@touch $@

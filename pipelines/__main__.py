@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from typing import Annotated
@@ -49,6 +50,8 @@ def main() -> int:
     """Run the command of `sys.argv`; a mistake of the user's is one line, never a traceback."""
     # MLflow reads this when it is imported.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # `ray job stop` and schedulers end a command by SIGTERM, which then ends it as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
@@ -63,7 +66,7 @@ def main() -> int:
     except Exception as error:
         return _fail(error, 1, debug=debug)
     if code == _INTERRUPTED:
-        typer.echo("error: stopped: the same command goes on", err=True)
+        typer.echo("error: stopped; an unfinished run goes on by the same command", err=True)
         return STOPPED
     return code
 

@@ -73,11 +73,15 @@ def summaries_file(cache: Path | None = None) -> Path:
     return summaries
 
 
+def sentences_path() -> Path:
+    """Where the demo's training text lies in the user's cache folder, made or not."""
+    return _user_cache() / "wiki_sentences.txt"
+
+
 def sentences_file() -> Path:
-    """The demo's training text in the user's cache folder, written anew with the same content."""
-    file = _user_cache() / "wiki_sentences.txt"
-    write_sentences(summaries_file(), file)
-    return file
+    """The demo's training text, written anew with the same content."""
+    write_sentences(summaries_file(), sentences_path())
+    return sentences_path()
 
 
 def write_sentences(summaries: Path, output: Path) -> int:

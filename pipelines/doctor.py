@@ -99,11 +99,11 @@ def _tracking(tracking: str | None, output: Path) -> Finding:
     from simcse_platform.tracking.location import tracking_uri
     from simcse_platform.tracking.mlflow_tracker import session
 
-    uri = tracking_uri(tracking, output)
-    path = uri.removeprefix("sqlite:///")
-    if path != uri and not Path(path).exists():
-        return Finding("tracking", "ok", f"{path} will be made by the first run")
     try:
+        uri = tracking_uri(tracking, output)
+        path = uri.removeprefix("sqlite:///")
+        if path != uri and not Path(path).exists():
+            return Finding("tracking", "ok", f"{path} will be made by the first run")
         with session(uri) as client:
             experiments = len(client.search_experiments())
     except SimcseError as error:
@@ -115,19 +115,25 @@ def _data(data: Path | None) -> Finding:
     from simcse.evaluation import load_sts
 
     folder = settings.evaluation_data(data)
-    where = "the hub" if folder is None else str(folder)
+    if folder is None:
+        return Finding(
+            "sts data",
+            "missing",
+            f"no folder is given by --data or ${settings.DATA_VARIABLE}: commands ask the hub for "
+            "the mteb/* datasets",
+        )
     try:
         loaded = load_sts(["sts"], data=folder, mode="test")
     except SimcseError as error:
         return Finding("sts data", "broken", str(error))
     found = ", ".join(evaluated.name for evaluated in loaded.sets) or "no set"
     if not loaded.missing:
-        return Finding("sts data", "ok", f"{where}: {found}")
+        return Finding("sts data", "ok", f"{folder}: {found}")
     return Finding(
         "sts data",
         "missing",
-        f"{where} has {found}; missing: {', '.join(loaded.missing)}. Give a folder that holds them "
-        f"by --data or ${settings.DATA_VARIABLE}",
+        f"{folder} has {found}; missing: {', '.join(loaded.missing)}. Give a folder that holds "
+        f"them by --data or ${settings.DATA_VARIABLE}",
     )
 
 

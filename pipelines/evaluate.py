@@ -58,16 +58,21 @@ def load_model(
     model: str, *, pooling: Pooling | None = None, output: Path, tracking: str | None
 ) -> SentenceEncoder:
     """The encoder in a folder, on the hub or in the registry, on a GPU if there is one."""
-    import torch
-
-    from simcse.encoder import SentenceEncoder
-
     folder: str | Path = model
     if model.startswith("models:/"):
         from simcse_platform.tracking.location import tracking_uri
         from simcse_platform.tracking.registry import fetch_model
 
         folder = fetch_model(tracking_uri(tracking, output), model, output / ".models")
+    return load_folder(folder, pooling=pooling)
+
+
+def load_folder(folder: str | Path, *, pooling: Pooling | None = None) -> SentenceEncoder:
+    """The encoder in a folder or on the hub, on a GPU if there is one."""
+    import torch
+
+    from simcse.encoder import SentenceEncoder
+
     encoder = SentenceEncoder.load(folder, pooling=pooling)
     return encoder.to("cuda") if torch.cuda.is_available() else encoder
 

@@ -40,6 +40,7 @@ def prepare(
     One column is for unsupervised training, two are pairs, each further one is a hard negative.
     """
     from simcse_platform import runtime
+    from simcse_platform.ingest.prepare import list_counts
     from simcse_platform.ingest.prepare import prepare as prepare_dataset
 
     with runtime.connect(address), progress_bar("prepare: rows") as show:
@@ -64,7 +65,7 @@ def prepare(
         say(f"{result.folder} is prepared already: nothing to do")
     say(
         f"{manifest.rows} rows in {len(manifest.shards)} shards in {result.folder}; dropped: "
-        f"{_counts(manifest.dropped)}; unusable: {_counts(manifest.quarantined)}; cut to "
+        f"{list_counts(manifest.dropped)}; unusable: {list_counts(manifest.quarantined)}; cut to "
         f"{manifest.max_length} tokens: {manifest.cut}"
     )
     write_json(
@@ -75,7 +76,3 @@ def prepare(
             **manifest.model_dump(mode="json"),
         },
     )
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"

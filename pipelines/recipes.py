@@ -72,7 +72,7 @@ def demo() -> TrainRun:
 
     return TrainRun(
         encoder=EncoderConfig(model=str(demo_data.minilm_folder()), pooling="cls", head="training"),
-        data=DataConfig(corpus=(str(demo_data.sentences_file()),)),
+        data=DataConfig(corpus=(str(demo_data.sentences_path()),)),
         optim=OptimConfig(learning_rate=3e-5),
         dev=DevConfig(every=25),
         scale=ScaleConfig(num_workers=2, zero_stage=2),

@@ -122,11 +122,10 @@ def comparison(
     """Scores two model folders on the same sets, each by its own pooling."""
 
     def compare(champion: Path | None, challenger: Path) -> Comparison:
-        from simcse.encoder import SentenceEncoder
         from simcse_platform.tracking.promotion import Comparison
 
         def headlines(folder: Path, label: str) -> dict[str, float]:
-            found = evaluate.score(SentenceEncoder.load(folder), sets, label=label)
+            found = evaluate.score(evaluate.load_folder(folder), sets, label=label)
             return {name: scores.headline for name, scores in found.items()}
 
         return Comparison(

@@ -70,17 +70,19 @@ def execute(
 
     Everything that can be refused is refused before Ray is connected.
     """
-    from pipelines import evaluation_sets
-    from simcse.model_source import locate
+    from pipelines import demo_data, evaluation_sets
+    from simcse.encoder import check_config
     from simcse_platform import run as recorded
     from simcse_platform import runtime
     from simcse_platform.storage import RunFolder, check_writable
 
+    if str(demo_data.sentences_path()) in run.data.corpus:
+        demo_data.sentences_file()
     if not run.data.corpus:
         raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
     folder = RunFolder.of(str(output), name)
     recorded.check_claim(folder, run, fresh=fresh)
-    locate(run.encoder.model)
+    check_config(run.encoder)
     dev = evaluation_sets.load_all(
         run.dev.tasks,
         data=Path(run.dev.data) if run.dev.data else None,
@@ -95,7 +97,7 @@ def execute(
             run,
             folder,
             dev.sets,
-            num_nodes=resources.nodes,
+            resources=resources,
             say=say,
             watch=lambda total_steps: _watch(name, total_steps),
         )
@@ -103,9 +105,9 @@ def execute(
 
 def default_name(resolved: settings.Resolved) -> str:
     """A name made from the settings, so that only the same command goes on with a run."""
-    from simcse_platform.run import binding_settings
+    from simcse_platform.run import identity
 
-    digest = hashlib.sha256("\n".join(binding_settings(resolved.run)).encode())
+    digest = hashlib.sha256("\n".join(identity(resolved.run)).encode())
     return f"{resolved.origin}-{digest.hexdigest()[:8]}"
 
 

@@ -77,6 +77,15 @@ def takes_pooler(backbone: PreTrainedModel) -> bool:
     return "add_pooling_layer" in inspect.signature(type(backbone).__init__).parameters
 
 
+def untrained_backbone(folder: Path) -> PreTrainedModel:
+    """The architecture in `folder` without its weights, which takes no memory."""
+    with readable(folder):
+        config = AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        backbone: PreTrainedModel = AutoModel.from_config(config)
+    return backbone
+
+
 def has_dense_pooler(backbone: PreTrainedModel) -> bool:
     """Whether this architecture has `pooler.dense`, the layer behind `pooler_output`."""
     with torch.device("meta"):

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from simcse.backbone import length_limit, load_checkpoint
+from simcse.backbone import length_limit, load_checkpoint, untrained_backbone
 from simcse.config import EncoderConfig, Head, Pooling
 from simcse.errors import ModelError, UsageError
 from simcse.model_card import read_licence
@@ -69,7 +69,7 @@ class SentenceEncoder(nn.Module):
         Raises `ModelError` for a model that cannot be loaded, `UsageError` for settings that it
         cannot have.
         """
-        folder = locate(config.model)
+        folder = check_config(config)
         backbone = load_checkpoint(folder, dropout=config.dropout).backbone
         saved = read_description(folder)
         head = None
@@ -81,7 +81,7 @@ class SentenceEncoder(nn.Module):
                 standard_deviation=backbone.config.initializer_range,
                 seed=seed,
             )
-        encoder = cls(
+        return cls(
             backbone,
             load_tokenizer(folder),
             pooling=config.pooling,
@@ -90,13 +90,7 @@ class SentenceEncoder(nn.Module):
             max_length=config.max_length,
             length_buckets=config.length_buckets,
             licence=read_licence(folder),
-        )
-        if config.max_length > encoder.model_limit:
-            raise UsageError(
-                f"encoder.max_length is {config.max_length}, but {config.model} reads at most "
-                f"{encoder.model_limit} tokens"
-            )
-        return encoder.train()
+        ).train()
 
     @classmethod
     def load(cls, model: str | Path, *, pooling: Pooling | None = None) -> Self:
@@ -259,6 +253,21 @@ class SentenceEncoder(nn.Module):
         """Any id does where the tokenizer has no padding token: the mask hides it."""
         pad_id = self.tokenizer.pad_token_id
         return 0 if pad_id is None else int(pad_id)
+
+
+def check_config(config: EncoderConfig) -> Path:
+    """Folder of the model, once all that can be seen without its weights is right.
+
+    Raises `ModelError` for a model that is not there, `UsageError` for a length it cannot read.
+    """
+    folder = locate(config.model)
+    limit = length_limit(untrained_backbone(folder), load_tokenizer(folder))
+    if config.max_length > limit:
+        raise UsageError(
+            f"encoder.max_length is {config.max_length}, but {config.model} reads at most {limit} "
+            "tokens: lower it"
+        )
+    return folder
 
 
 def _head_from(weights: Mapping[str, Tensor]) -> DenseHead:

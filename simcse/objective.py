@@ -59,6 +59,7 @@ class ContrastiveTask(nn.Module):
 
     def forward(self, inputs: Batch | RaggedTokens) -> TaskOutput | Tensor:
         if isinstance(inputs, RaggedTokens):
+            # Without autocast: scores while training are those of the saved model.
             vectors_nD: Tensor = self.encoder(inputs)
             return vectors_nD
         columns = inputs.columns

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, Settings
 from simcse.errors import UsageError
@@ -27,6 +27,16 @@ class DataConfig(Settings):
     """Global batches that one Ray Data task reads and shuffles together."""
     max_bad_share: float = Field(default=0.01, ge=0, le=1)
     """Share of unusable rows above which preparing fails."""
+
+    @field_validator("columns")
+    @classmethod
+    def _name_each_column_once(cls, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if columns is not None and not 0 < len(columns) == len(set(columns)):
+            raise ValueError(
+                f"data.columns is {list(columns)}: name each text column once, or set "
+                "data.columns=null for all of them"
+            )
+        return columns
 
 
 class DevConfig(Settings):
@@ -78,7 +88,7 @@ class TrackingConfig(Settings):
     """Where the run is recorded."""
 
     uri: str | None = None
-    """MLflow tracking server; null keeps an SQLite file beside the output folder."""
+    """MLflow tracking server; null keeps an SQLite file in the output folder."""
     experiment: str = "simcse"
     """MLflow experiment."""
     log_every: int = Field(default=10, ge=1)

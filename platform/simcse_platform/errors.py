@@ -11,6 +11,10 @@ class TrainingError(SimcseError):
     """A run that cannot go on, such as one whose gradient is no longer finite."""
 
 
+class StreamError(SimcseError):
+    """Batches that do not arrive as planned."""
+
+
 class CheckpointError(SimcseError):
     """A training checkpoint that cannot be read or written."""
 
@@ -21,9 +25,3 @@ class TrackingError(SimcseError):
 
 class RegistryError(SimcseError):
     """A registry operation whose conditions do not hold."""
-
-
-class JobLostError(SimcseError):
-    """A job that was stopped, or whose cluster went away."""
-
-    exit_code = 3

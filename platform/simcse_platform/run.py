@@ -16,6 +16,7 @@ from simcse.evaluation import EvaluationSet
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, load, to_yaml
 from simcse_platform.ingest.source import Corpus, open_corpus
+from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
@@ -25,14 +26,17 @@ from simcse_platform.tracking.mlflow_tracker import (
     check_server,
     start_run,
 )
-from simcse_platform.training.trainer import Show, fit, plan_steps
+from simcse_platform.training.trainer import Show, fit, place, plan_steps
 from simcse_platform.training.worker import BEST
 
 SETTINGS_FILE = "run.yaml"
 SUMMARY_FILE = "summary.json"
 PREPARED_FOLDER = ".prepared"
-# What may differ between a run and its continuation: none of it changes what is computed.
-_FREE_SECTIONS = ("scale.", "tracking.", "checkpoint.")
+CORPUS_FILE = "corpus.sha256"
+# What may differ between a run and its continuation: it changes where and how fast, not what.
+_RECORDING = ("tracking.", "checkpoint.")
+_PLACEMENT = ("scale.",)
+_BINDING_ANYWAY = "scale.precision"
 
 Watch = Callable[[int], AbstractContextManager[Show]]
 """Makes the display of a run of so many steps; it is entered while the run trains."""
@@ -48,12 +52,12 @@ class FinishedRun:
     """The figures of `WorkerResult.summary`."""
 
 
-def binding_settings(run: TrainRun) -> list[str]:
-    """`path=value` of all that a run and its continuation must share."""
+def identity(run: TrainRun) -> list[str]:
+    """`path=value` of all that tells two runs apart: everything but how they are recorded."""
     return [
         f"{path}={value}"
         for path, value in sorted(flatten(run).items())
-        if not path.startswith(_FREE_SECTIONS)
+        if not path.startswith(_RECORDING)
     ]
 
 
@@ -72,8 +76,9 @@ def check_claim(folder: RunFolder, run: TrainRun, *, fresh: bool = False) -> Non
             f"run {folder.name} exists in {folder.path.parent}: choose another --name, or leave "
             "out --fresh to go on with it"
         )
-    for before, now in zip(binding_settings(load(kept)), binding_settings(run), strict=True):
-        if before != now:
+    for before, now in zip(identity(load(kept)), identity(run), strict=True):
+        binds = not now.startswith(_PLACEMENT) or now.startswith(_BINDING_ANYWAY)
+        if binds and before != now:
             raise UsageError(
                 f"run {folder.name} was started with {before}, not {now}: choose another --name, "
                 f"or go on with --config {kept}"
@@ -85,7 +90,7 @@ def execute(
     folder: RunFolder,
     dev_sets: Sequence[EvaluationSet],
     *,
-    num_nodes: int,
+    resources: Resources,
     say: Callable[[str], None],
     watch: Watch,
 ) -> FinishedRun:
@@ -95,15 +100,17 @@ def execute(
     leaves its name free.
     """
     output = folder.path.parent
-    uri = tracking_uri(run.tracking.uri, output, num_nodes=num_nodes)
+    uri = tracking_uri(run.tracking.uri, output, num_nodes=resources.nodes)
     summary_file = folder.path / SUMMARY_FILE
     if summary_file.exists():
         say(f"run {folder.name} is finished: nothing to do")
         summary = json.loads(summary_file.read_text(encoding="utf-8"))
         return FinishedRun(folder, uri, summary)
 
+    placement = place(run.scale, resources)
     check_server(uri)
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
+    _bind_corpus(folder, corpus)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
     run_id, tracker = _start_record(uri, run, folder, corpus)
     try:
@@ -114,16 +121,20 @@ def execute(
                 dev_sets,
                 folder,
                 tracker,
+                placement=placement,
                 lineage=_lineage(run, corpus, run_id),
                 show=show,
             )
+        summary = result.summary(run_id=run_id, model=folder.path / BEST)
+        tracker.log_table(score_rows(summary), "dev_scores.json")
+        tracker.flush()
+        log_model(uri, run_id, folder.path / BEST)
+    except KeyboardInterrupt:
+        tracker.finish("KILLED")
+        raise
     except BaseException:
         tracker.finish("FAILED")
         raise
-    summary = result.summary(run_id=run_id, model=folder.path / BEST)
-    tracker.log_table(score_rows(summary), "dev_scores.json")
-    tracker.flush()
-    log_model(uri, run_id, folder.path / BEST)
     tracker.finish("FINISHED")
     folder.write_text(SUMMARY_FILE, json.dumps(summary, indent=1))
     return FinishedRun(folder, uri, summary)
@@ -140,6 +151,18 @@ def score_rows(summary: Mapping[str, Any]) -> list[dict[str, str | float]]:
         }
         for name, after in summary["dev"].items()
     ]
+
+
+def _bind_corpus(folder: RunFolder, corpus: Corpus) -> None:
+    """A cursor means something in one corpus only, so a run goes on with the one it began with."""
+    kept = folder.path / CORPUS_FILE
+    if not kept.exists():
+        folder.write_text(CORPUS_FILE, corpus.fingerprint)
+    elif kept.read_text(encoding="utf-8") != corpus.fingerprint:
+        raise UsageError(
+            f"the corpus of run {folder.name} has changed since it began: choose another --name, "
+            "or bring back the files it began with"
+        )
 
 
 def _start_record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
@@ -29,6 +30,8 @@ class Resources:
     cpus: float
     gpus: float
     nodes: int
+    largest_node: float = math.inf
+    """CPUs of the node that has most."""
 
 
 @contextmanager
@@ -87,6 +90,7 @@ def cluster_resources() -> Resources:
         cpus=sum(node.get("CPU", 0.0) for node in nodes),
         gpus=sum(node.get("GPU", 0.0) for node in nodes),
         nodes=len(nodes),
+        largest_node=max((node.get("CPU", 0.0) for node in nodes), default=0.0),
     )
 
 

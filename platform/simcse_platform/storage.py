@@ -25,6 +25,17 @@ def check_writable(folder: Path) -> None:
         ) from None
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one move; what fails leaves the old one, and nothing beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Everything that outlives the processes of one run; nothing in it is ever half-written."""
@@ -49,10 +60,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file in one move."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{name}.{uuid.uuid4().hex}"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self.path / name)
+        write_atomically(self.path / name, text)
 
     def publish(self, folder: Path, name: str) -> None:
         """Copy a folder here as `name`, in place of one that is there."""

@@ -12,7 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcse.evaluation import EmbeddingTable, Pairs, Scores, STSSet, evaluate
+from simcse.evaluation import (
+    EmbeddingTable,
+    Pairs,
+    Scores,
+    STSSet,
+    distinct_sentences,
+    evaluate,
+)
+from simcse.metrics import uniformity
 from simcse_platform.config import TrainRun
 from simcse_platform.training.dev import DevEvaluation
 from simcse_platform.training.engine import Engine
@@ -84,14 +92,17 @@ def check_scores(rank: int, world: int, folder: Path) -> None:
                 dev = DevEvaluation(
                     sets(sentences), engine.task.encoder, sentences_per_forward=per_forward
                 )
-                headline, scores = dev.score(engine)
+                found = dev.score(engine)
+                scores = found.headlines
                 case = (stage, sentences, per_forward)
                 assert scores["dev_numbers_dot"] == pytest.approx(
                     want["Numbers"].headline, abs=1e-5
                 ), case
                 if sentences == len(SENTENCES):
                     assert scores["dev_s_spearman"] == pytest.approx(want["S"].headline), case
-                assert headline == pytest.approx(np.mean(list(scores.values()))), case
+                assert found.mean == pytest.approx(np.mean(list(scores.values()))), case
+                vectors_ND = encoder.encode(distinct_sentences(sets(sentences)))
+                assert found.uniformity == pytest.approx(uniformity(vectors_ND), abs=1e-5), case
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

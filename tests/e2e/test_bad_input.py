@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -110,6 +111,11 @@ def sts_folder(data: Path, gold: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "dev.tsv").write_text(f"score\tsentence1\tsentence2\n{gold}\ta dog\ta cat\n")
     return data
+
+
+def environment() -> dict[str, str]:
+    """That of a process which shall have a Ray of its own."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SIMCSE_"))}
 
 
 def nothing_is_left(tmp_path: Path) -> bool:
@@ -276,13 +282,7 @@ def test_a_shard_that_shows_its_damage_in_training_fails_the_run_which_goes_on_w
     command = [sys.executable, "-m", "pipelines", "train", "--config", str(config)]
     command += ["--corpus", str(corpus), "--output", str(tmp_path / "runs"), "--name", "mine"]
     # A process of its own: warnings and the logs of libraries count as lines too.
-    failed = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SIMCSE_"))},
-    )
+    failed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     shown = Outcome(failed.returncode, failed.stdout, failed.stderr)
     assert shown.code == 1
     assert shown.error.startswith(f"{corpus} is no readable parquet file (")
@@ -369,10 +369,13 @@ def test_an_output_folder_that_cannot_be_written_is_named(
     refused = prepare(corpus, "--output", file)
     assert refused.code == 2
     assert refused.error == f"{file} exists and is no prepared dataset: name another folder"
-    for command in (("evaluate", "models:/name@champion"), ("register", "model", "name")):
-        refused = simcse(*command, "--output", file, "--json", tmp_path / "out.json")
-        assert refused.code in (1, 2)
-        assert str(file) in refused.error
+    result = ["--output", file, "--json", tmp_path / "out.json"]
+    failed = simcse("evaluate", "models:/name@champion", "--tasks", "DemoPairs", *result)
+    assert failed.code == 1
+    assert failed.error.startswith(f"tracking database {file / 'mlflow.db'} cannot be opened (")
+    refused = simcse("register", "mine", "name", *result)
+    assert refused.code == 2
+    assert refused.error.startswith(f"'mine' is no model folder, no finished run in {file} and no")
     assert nothing_is_left(tmp_path)
 
 
@@ -512,3 +515,29 @@ def test_a_refused_run_leaves_its_name_free_and_a_finished_one_holds_it(
     assert json.loads((tmp_path / "train.json").read_text()) == summary
     went_on = train("--config", run / "run.yaml")
     assert (went_on.code, went_on.err) == (0, "")
+
+
+def test_an_interrupted_run_says_that_it_goes_on(
+    corpus: Path, config: Path, tmp_path: Path
+) -> None:
+    config.write_text(config.read_text().replace('"max_steps": 2', '"epochs": 10000'))
+    command = [sys.executable, "-m", "pipelines", "train", "--config", str(config)]
+    command += ["--corpus", str(corpus), "--output", str(tmp_path / "runs"), "--name", "mine"]
+    process = subprocess.Popen(
+        [*command, "--set", "checkpoint.every=5"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    started = any(line.startswith("train mine ") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert started, err
+    stopped = Outcome(process.returncode, out, err)
+    assert stopped.code == 3
+    assert stopped.error == "stopped; an unfinished run goes on by the same command"
+    folder = tmp_path / "runs" / "mine"
+    assert list(folder.glob("checkpoint-*/checkpoint.json"))
+    assert not (folder / "summary.json").exists()

@@ -13,9 +13,11 @@ from simcse.config import EncoderConfig
 from simcse.errors import DataError, UsageError
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse_platform.config import DataConfig
+from simcse_platform.ingest import source as source_module
 from simcse_platform.ingest.manifest import Manifest, read_manifest
 from simcse_platform.ingest.prepare import prepare
 from simcse_platform.ingest.source import open_corpus
+from simcse_platform.ingest.window import WindowPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -175,11 +177,31 @@ def test_text_given_to_training_is_prepared_once_into_a_folder_named_by_content(
     assert first == again
     assert (first.rows, first.columns, first.tokenised) == ((2,), ("text",), True)
     assert other.fingerprint != first.fingerprint
-    assert [line.split(" from ")[0] for line in said] == [
-        "corpus: prepared",
-        "corpus: already prepared",
-        "corpus: prepared",
+    names = [corpus.files[0].split("/")[-2] for corpus in (first, again, other)]
+    folders = [tmp_path / "scratch" / name for name in names]
+    announced = "corpus: preparing 1 file(s) into {} first, since {} has no row counts"
+    assert said == [
+        announced.format(folders[0], source),
+        f"corpus: prepared from 1 file(s) into {folders[0]}",
+        f"corpus: already prepared from 1 file(s) into {folders[0]}",
+        announced.format(folders[2], source),
+        f"corpus: prepared from 1 file(s) into {folders[2]}",
     ]
+
+
+def test_implicit_preparing_says_how_far_it_is(
+    tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "_SECONDS_BETWEEN_LINES", 0.0)
+    (tmp_path / "a.txt").write_text("the dog\na cat\n")
+    said: list[str] = []
+    open_corpus(
+        DataConfig(corpus=(str(tmp_path / "a.txt"),)),
+        EncoderConfig(model=str(tiny_encoder), max_length=8),
+        tmp_path / "scratch",
+        said.append,
+    )
+    assert said[1:-1] == ["corpus: 2 rows prepared"]
 
 
 def test_a_prepared_folder_is_taken_alone_and_checked(tmp_path: Path, tiny_encoder: Path) -> None:
@@ -217,13 +239,64 @@ def test_raw_parquet_is_taken_as_it_is_with_rows_from_the_footers(
         DataConfig(corpus=(str(tmp_path),)), encoder, tmp_path / "scratch", said.append
     )
     assert (corpus.rows, corpus.columns, corpus.tokenised) == ((3, 5), ("text",), False)
-    assert said == ["corpus: 2 parquet file(s), tokenised while training"]
+    assert said == [
+        "corpus: 2 parquet file(s), tokenised while training; a row without text stops the run, "
+        "`simcse prepare` sorts such rows out"
+    ]
     assert not (tmp_path / "scratch").exists()
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "none.parquet")
     with pytest.raises(DataError, match=r"none\.parquet has no rows"):
         open_corpus(
             DataConfig(corpus=(str(tmp_path / "none.parquet"),)), encoder, tmp_path, said.append
         )
+
+
+def test_raw_parquet_that_says_it_holds_nulls_is_refused(
+    tmp_path: Path, tiny_encoder: Path
+) -> None:
+    table = pa.table({"a": ["x"] * 9, "b": ["x", None] * 4 + ["x"], "other": [None] * 9})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    encoder = EncoderConfig(model=str(tiny_encoder))
+    want = r"a\.parquet has 4 row\(s\) without text in column 'b': `simcse prepare` sorts such"
+    with pytest.raises(DataError, match=want):
+        open_corpus(
+            DataConfig(corpus=(str(tmp_path),)), encoder, tmp_path / "scratch", lambda line: None
+        )
+    only_a = DataConfig(corpus=(str(tmp_path),), columns=("a",))
+    assert open_corpus(only_a, encoder, tmp_path / "scratch", lambda line: None).rows == (9,)
+
+
+def test_a_flipped_bit_in_a_prepared_shard_never_reads_as_other_tokens(
+    tmp_path: Path, tiny_encoder: Path
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("".join(f"the dog {i} runs {i * i}\n" for i in range(2000)))
+    folder = prepare(
+        [source], tmp_path / "out", tokenizer_model=str(tiny_encoder), max_length=16
+    ).folder
+    corpus = open_corpus(
+        DataConfig(corpus=(str(folder),)),
+        EncoderConfig(model=str(tiny_encoder), max_length=16),
+        tmp_path,
+        lambda line: None,
+    )
+    plan = WindowPlan(corpus, seed=0, global_batch_size=2000, batches_per_window=1, total_steps=1)
+    want = plan.read(0, 1)
+    shard = Path(corpus.files[0])
+    whole = shard.read_bytes()
+    chunk = pq.read_metadata(shard).row_group(0).column(1)
+    first = chunk.dictionary_page_offset or chunk.data_page_offset
+    refused = 0
+    for number, place in enumerate(range(first, first + chunk.total_compressed_size, 97)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << number % 8
+        shard.write_bytes(damaged)
+        try:
+            assert plan.read(0, 1) == want
+        except DataError as error:
+            assert str(error).startswith(f"{shard} is no readable parquet file (")
+            refused += 1
+    assert refused > 0.9 * (number + 1) > 90
 
 
 def test_wikipedia_sentences_survive_preparing(

@@ -21,15 +21,10 @@ from simcse.config import EncoderConfig
 from simcse.errors import DataError
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse_platform.config import DataConfig
+from simcse_platform.errors import StreamError
 from simcse_platform.ingest import stream
 from simcse_platform.ingest.source import Corpus, open_corpus
-from simcse_platform.ingest.stream import (
-    PlannedDataConfig,
-    StreamError,
-    batches,
-    split,
-    window_dataset,
-)
+from simcse_platform.ingest.stream import PlannedDataConfig, batches, split, window_dataset
 from simcse_platform.ingest.window import WindowPlan
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -169,11 +164,23 @@ def test_a_slice_of_another_rank_or_step_is_refused(plan: WindowPlan) -> None:
     iterators = split(window_dataset(plan), plan, 2)
 
     def swapped(rank: int) -> None:
-        with pytest.raises(StreamError, match=f"rank {rank} waited for step 0 and got 8 rows of"):
+        want = (
+            f"rank {rank} waited for step 0 of epoch 0 and got 8 rows of step 0 of epoch 0 for "
+            f"rank {1 - rank}: start the run again"
+        )
+        with pytest.raises(StreamError, match=want):
             next(batches(iterators[1 - rank], plan, rank=rank, world_size=2))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(swapped, range(2)))
+
+
+def test_a_slice_of_another_epoch_is_refused(plan: WindowPlan) -> None:
+    [iterator] = split(window_dataset(plan, STEPS_PER_EPOCH), plan, 1)
+    longer = replace(plan, corpus=replace(plan.corpus, rows=(ROWS + 16,)))
+    want = "waited for step 31 of epoch 0 and got 16 rows of step 31 of epoch 1 for rank 0"
+    with pytest.raises(StreamError, match=want):
+        next(batches(iterator, longer, rank=0, world_size=1, first_step=STEPS_PER_EPOCH))
 
 
 def test_a_stream_that_ends_early_is_refused(plan: WindowPlan) -> None:
@@ -186,7 +193,9 @@ def test_a_stream_that_ends_early_is_refused(plan: WindowPlan) -> None:
 def test_an_empty_text_in_raw_parquet_is_named(
     tmp_path: Path, tiny_encoder: Path, text: str | None
 ) -> None:
-    pq.write_table(pa.table({"text": ["dog"] * 70 + [text]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"text": ["dog"] * 70 + [text]}), tmp_path / "a.parquet", write_statistics=False
+    )
     plan = raw_plan(tmp_path, tiny_encoder)
     want = r"a\.parquet:71: the text in column 'text' is empty: `simcse prepare` sorts .* out$"
     with pytest.raises(DataError, match=want):
@@ -199,8 +208,9 @@ def test_a_shard_that_breaks_while_it_is_read_is_named(tmp_path: Path, tiny_enco
     content = bytearray(file.read_bytes())
     content[4:60] = bytes(56)
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.parquet is no readable parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet is no readable parquet file") as raised:
         streamed(raw_plan(tmp_path, tiny_encoder), 1)
+    assert raised.value.__cause__ is not None
 
 
 def raw_plan(folder: Path, model: Path) -> WindowPlan:

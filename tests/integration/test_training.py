@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simcse.encoder import SentenceEncoder
-from simcse.errors import DataError
+from simcse.errors import ModelError, SimcseError
 from simcse.evaluation import Pairs, STSSet, evaluate
 from simcse_platform import config as settings
 from simcse_platform import provenance
@@ -27,7 +27,7 @@ from simcse_platform.ingest.source import open_corpus
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.tracker import NullTracker
 from simcse_platform.training import checkpoint, trainer
-from simcse_platform.training.worker import FAILURE, WorkerResult
+from simcse_platform.training.worker import WorkerResult
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -338,18 +338,19 @@ def test_a_killed_worker_is_replaced_and_the_run_ends_as_if_nothing_had_happened
 
 
 def test_an_error_that_a_restart_cannot_mend_ends_the_run_at_once(runs: Runs) -> None:
+    folder = runs.folder("fatal").path
+
     def fail(rank: int, step: int) -> None:
         if step == 1:
-            with (runs.folder("fatal").path / "tries").open("a") as tries:
+            with (folder / "tries").open("a") as tries:
                 tries.write(f"{rank}\n")
-            raise DataError("shard.parquet:7: the text is no text: mend it")
+            raise ModelError("the model has no weights: name another")
 
-    with pytest.raises(DataError, match=r"^shard.parquet:7: the text is no text: mend it$"):
+    with pytest.raises(SimcseError, match=r"^the model has no weights: name another$") as raised:
         runs.fit("fatal", runs.settings(0, max_failures=3), fail)
-    folder = runs.folder("fatal").path
-    assert (folder / FAILURE).read_text() == "shard.parquet:7: the text is no text: mend it"
+    assert raised.value.exit_code == ModelError.exit_code == 2
     tries = (folder / "tries").read_text().split()
-    assert len(tries) == len(set(tries)), "no worker was started twice"
+    assert len(tries) == len(set(tries)), "a worker was started again"
     assert not (folder / "result.json").exists()
 
 

@@ -154,7 +154,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_the_one_before_is_taken(
         assert checkpoint.newest(folder) == BEFORE
     [record] = caplog.records
     assert record.getMessage().startswith(str(folder.path))
-    assert record.getMessage().endswith("; trying the one before")
+    assert record.getMessage().endswith("; it is passed over")
     assert checkpoint.next_step(folder) == 5
 
 
@@ -181,3 +181,22 @@ def test_the_newest_of_two_attempts_is_that_of_the_later_step(
     path.mkdir()
     checkpoint.save(engine, path, progress=Progress(step=7), run=run)
     assert checkpoint.newest(folder) == NEWEST
+
+
+def test_all_but_the_newest_whole_checkpoints_are_deleted(
+    folder: RunFolder, run: TrainRun, engine: DdpEngine
+) -> None:
+    for step in (1, 2, 20):
+        path = folder.path / checkpoint.checkpoint_name(step, "abc")
+        path.mkdir()
+        checkpoint.save(engine, path, progress=Progress(step=step), run=run)
+    for unfinished in ("checkpoint-00000002-abc", "checkpoint-00000020-abc"):
+        remove_manifest(folder.path / unfinished)
+
+    checkpoint.prune(folder, 1)
+    assert {path.name for path in folder.path.iterdir()} == {
+        "checkpoint-00000002-abc",
+        NEWEST,
+        "checkpoint-00000020-abc",
+    }
+    checkpoint.prune(RunFolder(folder.path / "nowhere"), 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pipelines import doctor, train
-from simcse_platform.errors import JobLostError
 from support.command_line import CommandLine
 
 COMMANDS = ("demo", "prepare", "train", "evaluate", "register", "promote", "rollback", "doctor")
@@ -98,8 +97,7 @@ def test_wrong_usage_is_one_line_that_leads_to_the_help(
         ),
         (KeyError("x"), 1, "'x' (KeyError; --debug shows where)"),
         (AssertionError(), 1, "AssertionError (AssertionError; --debug shows where)"),
-        (KeyboardInterrupt(), 3, "stopped: the same command goes on"),
-        (JobLostError("the job was stopped"), 3, "the job was stopped"),
+        (KeyboardInterrupt(), 3, "stopped; an unfinished run goes on by the same command"),
     ],
 )
 def test_whatever_goes_wrong_is_one_line_and_an_exit_code(

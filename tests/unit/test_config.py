@@ -83,6 +83,16 @@ def test_a_value_out_of_range_is_refused_by_its_dotted_path(
             "the batch or use fewer workers",
         ),
         (["scale.offload=true"], "scale.offload needs scale.zero_stage 1, 2 or 3"),
+        (
+            ["data.columns=[]"],
+            "data.columns is []: name each text column once, or set data.columns=null for all of "
+            "them",
+        ),
+        (
+            ["data.columns=[a, b, a]"],
+            "data.columns is ['a', 'b', 'a']: name each text column once, or set "
+            "data.columns=null for all of them",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(assignments: list[str], message: str) -> None:

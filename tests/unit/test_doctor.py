@@ -54,8 +54,8 @@ def test_a_machine_without_data_is_well_and_is_told_how_to_get_it(
     assert found["disk"][1].endswith(f" GiB free for {tmp_path / 'runs'}")
     assert found["sts data"] == (
         "missing",
-        "the hub has no set; missing: STS12, STS13, STS14, STS15, STS16, STSBenchmark, "
-        "SICKRelatedness. Give a folder that holds them by --data or $SIMCSE_DATA",
+        "no folder is given by --data or $SIMCSE_DATA: commands ask the hub for the mteb/* "
+        "datasets",
     )
     assert not (tmp_path / "runs").exists()
 

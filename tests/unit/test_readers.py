@@ -103,13 +103,21 @@ def test_a_corrupt_parquet_file_is_named(tmp_path: Path) -> None:
 
 
 def test_folders_and_globs_stand_for_their_files_by_name(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "deep/c.csv", "notes.md", ".hidden.txt"):
+    for name in ("b.txt", "a.txt", "deep/c.csv", "notes.md", "part.csv/d.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text\n")
     names = [str(file.relative_to(tmp_path)) for file in find_files([tmp_path])]
-    assert names == ["a.txt", "b.txt", "deep/c.csv"]
+    assert names == ["a.txt", "b.txt", "deep/c.csv", "part.csv/d.txt"]
     both = find_files([tmp_path / "b.txt", tmp_path / "[ab].txt"])
     assert [file.name for file in both] == ["b.txt", "a.txt"]
+
+
+def test_hidden_files_and_all_below_hidden_folders_are_left_out(tmp_path: Path) -> None:
+    corpus = tmp_path / "_corpus"
+    for name in ("a.txt", ".b.txt", "_c.txt", ".git/d.txt", "deep/_temporary/e.txt"):
+        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
+        (corpus / name).write_text("text\n")
+    assert find_files([corpus]) == [corpus / "a.txt"]
 
 
 def test_a_source_that_names_no_file_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from simcse_platform.config import TrainRun
 from simcse_platform.errors import TrainingError
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
-from simcse_platform.training.dev import DevEvaluation
+from simcse_platform.training.dev import DevEvaluation, DevScores
 from simcse_platform.training.engine import DdpEngine
 from support.training import TIMES, Recorder, ddp_engine, make_batches, make_task
 
@@ -52,9 +52,8 @@ class ScriptedDev:
     def __bool__(self) -> bool:
         return self._any
 
-    def score(self, engine: object) -> tuple[float, dict[str, float]]:
-        score = self._scores.pop(0)
-        return score, {"dev_scripted": score}
+    def score(self, engine: object) -> DevScores:
+        return DevScores({"dev_scripted": self._scores.pop(0)}, uniformity=-1.0)
 
 
 def train(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simcse.errors import DataError, UsageError
+from simcse_platform.ingest.parquet import read_footer
 
 MANIFEST = "manifest.json"
 QUARANTINE = "quarantine.jsonl"
@@ -112,29 +110,3 @@ def check_compatible(folder: Path, manifest: Manifest, fingerprint: str, max_len
             f"{folder} was prepared with max_length {manifest.max_length}, encoder.max_length is "
             f"{max_length}: prepare it again or set encoder.max_length={manifest.max_length}"
         )
-
-
-def choose_columns(
-    path: Path | str, wanted: Sequence[str] | None, existing: Sequence[str]
-) -> tuple[str, ...]:
-    """The wanted columns, or all. Raises `UsageError` naming one that `path` does not have."""
-    for column in wanted or ():
-        if column not in existing:
-            raise UsageError(
-                f"{path} has no text column {column!r}: it has {', '.join(map(repr, existing))}"
-            )
-    return tuple(existing if wanted is None else wanted)
-
-
-def read_footer(path: Path) -> pq.FileMetaData:
-    """The footer of a parquet file. Raises `DataError` naming a file that is none."""
-    try:
-        return pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        raise corrupt(path, error) from None
-
-
-def corrupt(path: Path | str, error: Exception) -> DataError:
-    """The error for a parquet file that cannot be read."""
-    reason = str(error).partition("\n")[0]
-    return DataError(f"{path} is no readable parquet file ({reason}): restore or remove it")

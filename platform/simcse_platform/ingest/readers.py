@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simcse.errors import DataError, UsageError
-from simcse_platform.ingest.manifest import choose_columns, corrupt
+from simcse_platform.ingest.parquet import choose_columns, corrupt, open_file
 
 NOT_UTF8 = "not UTF-8"
 WRONG_COLUMNS = "wrong number of columns"
@@ -50,8 +50,9 @@ def table_schema(num_columns: int) -> pa.Schema:
 def find_files(sources: Sequence[str | Path]) -> list[Path]:
     """Absolute paths of the files behind files, folders and globs: in the order given, each once.
 
-    A folder stands for all files below it that have a known format, by name. Raises `UsageError`
-    naming a source without files and a file without known format, `DataError` an empty file.
+    A folder stands for all files below it that have a known format, by name; names that begin with
+    `.` or `_`, of folders too, are left out. Raises `UsageError` naming a source without files and
+    a file without known format, `DataError` an empty file.
     """
     if not sources:
         raise UsageError("no corpus is named: give data.corpus a file, a folder or a glob")
@@ -118,8 +119,8 @@ def _is_bad(raw: bytes | None) -> bool:
 def _expand(source: str) -> list[Path]:
     path = Path(source).expanduser().absolute()
     if path.is_dir():
-        below = (file.relative_to(path) for file in path.rglob("*") if file.suffix in FORMATS)
-        found = [path / file for file in sorted(below) if not str(file).startswith((".", "_"))]
+        below = sorted(file for file in path.rglob("*") if file.suffix in FORMATS)
+        found = [file for file in below if file.is_file() and not _is_hidden(file, path)]
     elif path.exists():
         found = [path]
     else:
@@ -128,6 +129,10 @@ def _expand(source: str) -> list[Path]:
     if not found:
         raise UsageError(f"{source} names no file: give a file, a folder or a glob of {_endings()}")
     return found
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
 
 
 def _endings() -> str:
@@ -207,7 +212,7 @@ def _parquet_columns(file: Path) -> tuple[str, ...]:
     try:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
-        raise corrupt(file, error) from None
+        raise corrupt(file, error) from error
     return tuple(field.name for field in schema if _is_text(field.type))
 
 
@@ -215,7 +220,7 @@ def _parquet_tables(file: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     schema = table_schema(len(columns))
     row = 1
     try:
-        for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS, columns=list(columns)):
+        for batch in open_file(file).iter_batches(_BATCH_ROWS, columns=list(columns)):
             texts = [batch.column(column).cast(pa.string(), safe=False) for column in columns]
             bad = {place for text in texts for place in invalid_utf8(text)}
             if bad:
@@ -230,7 +235,7 @@ def _parquet_tables(file: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_arrays([numbers, reasons, *texts], schema=schema)
             row += len(batch)
     except (pa.ArrowException, OSError) as error:
-        raise corrupt(file, error) from None
+        raise corrupt(file, error) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:

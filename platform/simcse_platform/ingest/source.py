@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,14 @@ from simcse_platform.ingest import readers
 from simcse_platform.ingest.manifest import (
     check_compatible,
     check_shards,
-    choose_columns,
     is_prepared,
-    read_footer,
     read_manifest,
 )
+from simcse_platform.ingest.parquet import choose_columns, count_nulls, read_footer
 from simcse_platform.ingest.prepare import content_key, prepare
 
 _LARGE_ROW_GROUP = 50_000
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def open_corpus(
 
     A folder written by `prepare` and raw parquet are taken as they are; other formats do not know
     their row counts and are prepared first, into a folder of `scratch` named by content. `say` gets
-    one line about what is done. Raises `UsageError` for paths, columns and settings, `DataError`
+    lines about what is done. Raises `UsageError` for paths, columns and settings, `DataError`
     for files.
     """
     folders = [Path(source).expanduser().absolute() for source in data.corpus]
@@ -67,11 +68,20 @@ def open_corpus(
     files = readers.find_files(data.corpus)
     columns = readers.common_columns(files, data.columns)
     if all(file.suffix == ".parquet" for file in files):
-        say(f"corpus: {len(files)} parquet file(s), tokenised while training")
+        say(
+            f"corpus: {len(files)} parquet file(s), tokenised while training; a row without text "
+            "stops the run, `simcse prepare` sorts such rows out"
+        )
         return _open_parquet(files, columns, encoder, say)
     fingerprint = tokenizer_fingerprint(load_tokenizer(encoder.model))
     key = content_key(files, columns, fingerprint, encoder.max_length)
     folder = scratch / f"corpus-{key[:16]}"
+    if not is_prepared(folder):
+        uncounted = next(file for file in files if file.suffix != ".parquet")
+        say(
+            f"corpus: preparing {len(files)} file(s) into {folder} first, since {uncounted} has no "
+            "row counts"
+        )
     result = prepare(
         files,
         folder,
@@ -79,6 +89,7 @@ def open_corpus(
         max_length=encoder.max_length,
         columns=columns,
         max_bad_share=data.max_bad_share,
+        progress=_rows_now_and_then(say),
     )
     done = "prepared" if result.created else "already prepared"
     say(f"corpus: {done} from {len(files)} file(s) into {result.folder}")
@@ -111,6 +122,13 @@ def _open_parquet(
     rows = tuple(footer.num_rows for footer in footers)
     if not sum(rows):
         raise DataError(f"{files[0]} has no rows: name a corpus with text")
+    for file, footer in zip(files, footers, strict=True):
+        for column in columns:
+            if nulls := count_nulls(footer, column):
+                raise DataError(
+                    f"{file} has {nulls} row(s) without text in column {column!r}: "
+                    "`simcse prepare` sorts such rows out"
+                )
     largest = max(f.row_group(i).num_rows for f in footers for i in range(f.num_row_groups))
     if largest > _LARGE_ROW_GROUP:
         say(
@@ -126,6 +144,20 @@ def _open_parquet(
         max_length=encoder.max_length,
         fingerprint=_digest(map(_footer, files)),
     )
+
+
+def _rows_now_and_then(say: Callable[[str], None]) -> Callable[[int], None]:
+    """The progress of preparing as a line every few seconds."""
+    rows, said = 0, time.monotonic()
+
+    def add(read: int) -> None:
+        nonlocal rows, said
+        rows += read
+        if time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+            say(f"corpus: {rows} rows prepared")
+            said = time.monotonic()
+
+    return add
 
 
 def _footer(file: Path) -> str:

@@ -23,18 +23,14 @@ from numpy.typing import NDArray
 from ray.data import DataIterator, Dataset, ExecutionOptions
 
 from simcse.batch import Batch
-from simcse.errors import SimcseError
 from simcse_platform import runtime
+from simcse_platform.errors import StreamError
 from simcse_platform.ingest.plan import rank_rows
 from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 
 # Ray Data makes all tasks of a source before the first one runs, at a millisecond or two each. Of a
 # run with more windows than this, a task reads several, one after the other.
 _MAX_TASKS = 2048
-
-
-class StreamError(SimcseError):
-    """Batches that do not arrive as planned."""
 
 
 class PlannedDataConfig(ray.train.DataConfig):
@@ -96,11 +92,13 @@ def batches(
             continue
         batch = to_batch(found, len(plan.corpus.columns))
         start, stop = rank_rows(batch.global_rows, rank, world_size)
-        turn = (batch.step, found["rank"].as_py(), len(batch))
-        if turn != (step, rank, stop - start):
+        epoch = step // plan.order.steps_per_epoch
+        turn = (batch.epoch, batch.step, found["rank"].as_py(), len(batch))
+        if turn != (epoch, step, rank, stop - start):
             raise StreamError(
-                f"rank {rank} waited for step {step} and got {turn[2]} rows of step {turn[0]} for "
-                f"rank {turn[1]}: start the run again from its last checkpoint"
+                f"rank {rank} waited for step {step} of epoch {epoch} and got {turn[3]} rows of "
+                f"step {turn[1]} of epoch {turn[0]} for rank {turn[2]}: start the run again from "
+                "its last checkpoint"
             )
         yield batch
         step += 1
@@ -130,4 +128,6 @@ def _slices(iterator: DataIterator) -> Iterator[Mapping[str, pa.Scalar]]:
             for i in range(len(block)):
                 yield {name: block[name][i] for name in block.column_names}
     except Exception as error:
-        raise runtime.cause(error) or error from None
+        if found := runtime.cause(error):
+            raise found from error
+        raise

@@ -18,7 +18,6 @@ from itertools import accumulate, chain, count, pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -29,7 +28,8 @@ from simcse.errors import DataError
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
 from simcse_platform.ingest import readers
-from simcse_platform.ingest.manifest import TOKENS_SUFFIX, corrupt
+from simcse_platform.ingest.manifest import TOKENS_SUFFIX
+from simcse_platform.ingest.parquet import corrupt, open_file
 from simcse_platform.ingest.plan import Order, Range, Window, rank_rows
 from simcse_platform.ingest.source import Corpus
 
@@ -157,7 +157,7 @@ def _read_ranges(corpus: Corpus, file: str, ranges: Sequence[Range]) -> dict[Ran
     """The rows of one file that are asked for, from no more than the row groups that hold them."""
     suffix = TOKENS_SUFFIX if corpus.tokenised else ""
     try:
-        parquet = pq.ParquetFile(file)
+        parquet = open_file(file)
         groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
         begins = list(accumulate(groups, initial=0))
         needed = [
@@ -167,7 +167,7 @@ def _read_ranges(corpus: Corpus, file: str, ranges: Sequence[Range]) -> dict[Ran
         ]
         table = parquet.read_row_groups(needed, columns=[c + suffix for c in corpus.columns])
     except (pa.ArrowException, OSError) as error:
-        raise corrupt(file, error) from None
+        raise corrupt(file, error) from error
     # Groups left out move what follows forward: where each needed group begins in the table.
     shifted = dict(zip(needed, accumulate((groups[g] for g in needed), initial=0), strict=False))
     found: dict[Range, pa.Table] = {}

@@ -10,12 +10,12 @@ from simcse.errors import UsageError
 
 
 def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) -> str:
-    """The URI to record to, the same from every folder: the default is SQLite beside `output`.
+    """The URI to record to, the same from every folder: the default is SQLite in `output`.
 
     Raises `UsageError` for SQLite with workers on several nodes, and for what is neither SQLite nor
     a server.
     """
-    uri = configured or f"sqlite:///{output.absolute() / 'mlflow.db'}"
+    uri = configured or f"sqlite:///{output.expanduser().absolute() / 'mlflow.db'}"
     scheme, _, rest = uri.partition("://")
     if scheme in ("http", "https"):
         return uri
@@ -29,7 +29,7 @@ def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) ->
             f"tracking.uri is {uri!r}, but the workers are on {num_nodes} nodes and SQLite serves "
             "one: set tracking.uri to an MLflow server that all of them reach"
         )
-    return f"sqlite:///{Path(rest.removeprefix('/')).absolute()}"
+    return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
 
 
 def author() -> str:

@@ -1,19 +1,16 @@
 """MLflow as the keeper of runs and models: one run a training, continued over restarts.
 
-The driver calls `start_run`, and hands the id to rank 0, which logs through `MlflowTracker`; after
-training the driver does the same. MLflow is used through explicit clients, inside `session`.
+The driver calls `start_run`, and hands a `TrackedRun` to rank 0, which logs through `MlflowTracker`;
+after training the driver does the same.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import sqlite3
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -34,80 +31,15 @@ from mlflow.utils.mlflow_tags import (
 
 from simcse_platform.errors import TrackingError
 from simcse_platform.provenance import git_commit
+from simcse_platform.storage import write_atomically
 from simcse_platform.tracking.location import author
+from simcse_platform.tracking.mlflow_session import session
 from simcse_platform.tracking.spool import PACE, Pace, Record, Spool, SpooledTracker
 
 logger = logging.getLogger(__name__)
 
 _MAX_PARAM, _MAX_TAG, _MAX_DIGEST, _MAX_LABELS = 6000, 8000, 36, 100
-
-_ALWAYS = {
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_UV_AUTO_DETECT": "false",
-}
-# MLflow retries for four minutes, two minutes a try. We come back later instead.
-_IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-_PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-
-
-@contextmanager
-def session(uri: str, *, patient: bool = False) -> Iterator[MlflowClient]:
-    """A client of `uri`, with MLflow's settings as we want them until the block ends.
-
-    `patient` is for model files, which may take minutes; everything else fails within seconds.
-    Time-outs and retries that the user set in the environment are kept. Raises `TrackingError`.
-    """
-    _open_sqlite(uri)
-    # MLflow's SQL registry opens a client of its own, on the URI of the environment.
-    forced = _ALWAYS | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_REGISTRY_URI": uri}
-    limits = _PATIENT if patient else _IMPATIENT
-    chatter = logging.getLogger("mlflow")
-    level = chatter.level
-    before = {name: os.environ.get(name) for name in forced | limits}
-    os.environ.update(limits | {name: text for name, text in before.items() if text} | forced)
-    chatter.setLevel(logging.WARNING)
-    try:
-        # Warnings of MLflow about its own dependencies are none of the user's business.
-        with warnings.catch_warnings(action="ignore"):
-            yield MlflowClient(tracking_uri=uri, registry_uri=uri)
-    except (MlflowException, OSError) as error:
-        raise TrackingError(_reason(uri, error)) from error
-    finally:
-        chatter.setLevel(level)
-        for name, text in before.items():
-            if text is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = text
-
-
-def _open_sqlite(uri: str) -> None:
-    """Raise `TrackingError` for a file that is no database; MLflow would try for minutes."""
-    if not uri.startswith("sqlite:"):
-        return
-    path = Path(uri.removeprefix("sqlite:///"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA schema_version")
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(
-            f"tracking database {path} cannot be opened ({error}): correct tracking.uri"
-        ) from error
-
-
-def _reason(uri: str, error: Exception) -> str:
-    # MLflow raises on the connection errors and time-outs of `requests`, which are OSErrors.
-    if isinstance(error.__context__, OSError):
-        return f"tracking server {uri} does not answer: start it, or correct tracking.uri"
-    return f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}"
-
-
-def check_server(uri: str) -> None:
-    """Raise `TrackingError` when nothing answers at `uri`, or it is no MLflow server."""
-    with session(uri) as client:
-        client.search_experiments(max_results=1)
+_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +83,13 @@ def start_run(
                 experiment_id(client, uri, experiment), run_name=run_name, tags=labels
             )
             run_id = str(run.info.run_id)
-            storage.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps({"uri": uri, "run_id": run_id}), encoding="utf-8")
-            Spool(spool).rewind()
             if corpus is not None:
                 client.log_inputs(run_id, [_dataset_input(corpus)])
+            # The note last: whoever reads it takes for granted what comes before it.
+            Spool(spool).rewind()
+            write_atomically(note, json.dumps({"uri": uri, "run_id": run_id}))
         else:
-            _log_labels(client, run_id, tags=labels)
+            _set_tags(client, run_id, labels)
         drain(spool, uri, run_id)
         client.update_run(run_id, status="RUNNING")
     return run_id
@@ -166,26 +98,16 @@ def start_run(
 class MlflowTracker(SpooledTracker):
     """Tracker of the run `run_id`, in any process that reaches `uri` and the folder of `spool`.
 
-    Making one contacts nobody. It may be pickled; the copy opens the spool where it is used.
+    Making one contacts nobody.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        run_id: str,
-        spool: Path,
-        pace: Pace = PACE,
-    ) -> None:
-        super().__init__(spool, lambda request: _send(uri, run_id, request), pace)
-        self._arguments = (uri, run_id, spool, pace)
-
-    def __reduce__(self) -> tuple[type[MlflowTracker], tuple[str, str, Path, Pace]]:
-        return MlflowTracker, self._arguments
+    def __init__(self, uri: str, run_id: str, spool: Path, pace: Pace = PACE) -> None:
+        super().__init__(spool, partial(_send, uri, run_id), pace)
 
 
 def drain(spool: Path, uri: str, run_id: str) -> None:
     """Nothing left in the spool. Raises `TrackingError` when the server does not answer."""
-    Spool(spool).drain(lambda request: _send(uri, run_id, request))
+    Spool(spool).drain(partial(_send, uri, run_id))
 
 
 def _remembered(client: MlflowClient, uri: str, note: Path) -> str | None:
@@ -243,25 +165,39 @@ def _dataset_input(corpus: CorpusRecord) -> DatasetInput:
 
 
 def _send(uri: str, run_id: str, request: Sequence[Record]) -> None:
-    """One request of a spool.
+    """One request of a spool, in halves where the server finds something in it wrong.
 
-    A record that the server finds wrong is dropped: it would hold back all others for ever.
+    A record that is refused alone is dropped: it would hold back all others for ever.
     """
     try:
         with session(uri) as client:
             _deliver(client, run_id, request)
     except TrackingError as error:
         refusal = error.__cause__
-        if isinstance(refusal, MlflowException) and refusal.error_code in (
-            "INVALID_PARAMETER_VALUE",
-            "BAD_REQUEST",
-        ):
-            logger.warning("a record was dropped: %s", error)
+        if not isinstance(refusal, MlflowException) or refusal.error_code not in _REFUSED:
+            raise
+        if len(request) == 1:
+            logger.warning("%s dropped: %s", _shown(request[0]), error)
             return
-        raise
+        half = len(request) // 2
+        for part in (request[:half], request[half:]):
+            _send(uri, run_id, part)
     except Exception as error:
         # Artifact stores raise what they like, and none of it may stop training.
         raise TrackingError(f"tracking server {uri}: {type(error).__name__}: {error}") from error
+
+
+def _shown(record: Record) -> str:
+    """The record as the subject of a message."""
+    match record["kind"]:
+        case "metrics":
+            return f"metrics of step {record['step']} ({', '.join(record['values'])}) were"
+        case "params":
+            return f"{len(record['values'])} parameters were"
+        case "text" | "table":
+            return f"{record['name']} was"
+        case "end":
+            return f"the end of the run ({record['status']}) was"
 
 
 def _deliver(client: MlflowClient, run_id: str, request: Sequence[Record]) -> None:
@@ -274,9 +210,7 @@ def _deliver(client: MlflowClient, run_id: str, request: Sequence[Record]) -> No
                     for name, value in record["values"].items()
                 ]
             case "params":
-                _log_labels(client, run_id, params=record["values"])
-            case "tags":
-                _log_labels(client, run_id, tags=record["values"])
+                _log_params(client, run_id, record["values"])
             case "text":
                 client.log_text(run_id, record["text"], record["name"])
             case "table":
@@ -288,32 +222,25 @@ def _deliver(client: MlflowClient, run_id: str, request: Sequence[Record]) -> No
         client.log_batch(run_id, metrics=metrics)
 
 
-def _log_labels(
-    client: MlflowClient,
-    run_id: str,
-    *,
-    params: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> None:
-    """Parameters and tags, as many a request as MLflow takes.
+def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
+    """Parameters, as many a request as MLflow takes.
 
     MLflow keeps a parameter for ever. One that has another value in a continued run, such as the
     number of workers, becomes the tag `continued.<name>`.
     """
-    params = {name: text[:_MAX_PARAM] for name, text in (params or {}).items()}
-    tags = {name: text[:_MAX_TAG] for name, text in (tags or {}).items()}
-    if params:
-        known = client.get_run(run_id).data.params
-        tags |= {
-            f"continued.{name}": text
-            for name, text in params.items()
-            if known.get(name, text) != text
-        }
-        params = {name: text for name, text in params.items() if name not in known}
-    new = [Param(name, text) for name, text in params.items()]
+    params = {name: text[:_MAX_PARAM] for name, text in params.items()}
+    known = client.get_run(run_id).data.params
+    changed = {
+        f"continued.{name}": text for name, text in params.items() if known.get(name, text) != text
+    }
+    new = [Param(name, text) for name, text in params.items() if name not in known]
     for start in range(0, len(new), _MAX_LABELS):
         client.log_batch(run_id, params=new[start : start + _MAX_LABELS])
-    facts = [RunTag(name, text) for name, text in tags.items()]
+    _set_tags(client, run_id, changed)
+
+
+def _set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    facts = [RunTag(name, text[:_MAX_TAG]) for name, text in tags.items()]
     for start in range(0, len(facts), _MAX_LABELS):
         client.log_batch(run_id, tags=facts[start : start + _MAX_LABELS])
 

@@ -1,22 +1,17 @@
 """The model registry: versions of a name, and the aliases challenger, champion and previous.
 
 MLflow sets an alias unconditionally, so changes of champion hold a lease, the tag
-`promotion_lock` of the registered model. The lease has no clock in common: whoever finds the tag
-of another waits until it goes, and takes it over when it stays the same for `_LEASE_SECONDS`.
-Having set its own, a process reads it again after `_SETTLE_SECONDS`. Two processes can hold the
-lease together only if one of them stands still for longer than that between reading and writing
-the tag. An alias names one version, so there is one champion even then: the last one set, with
-both decisions on record.
+`promotion_lock` of the registered model; `lease` says what it guarantees. An alias names one
+version, so there is one champion even where two held it together: the last one set, with both
+decisions on record.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,16 +26,16 @@ from mlflow.exceptions import MlflowException
 from simcse.errors import UsageError
 from simcse.model_source import locate
 from simcse_platform.errors import RegistryError
+from simcse_platform.tracking.lease import lease
 from simcse_platform.tracking.location import author
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
-from simcse_platform.tracking.mlflow_tracker import experiment_id, session
+from simcse_platform.tracking.mlflow_session import session
+from simcse_platform.tracking.mlflow_tracker import experiment_id
 from simcse_platform.tracking.promotion import Comparison, Decision, better_average
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 
 _LOCK = "promotion_lock"
-_SETTLE_SECONDS = 0.5
-_LEASE_SECONDS = 30.0
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
@@ -56,55 +51,34 @@ class Version:
     run_id: str
 
 
-def register(
-    uri: str,
-    name: str,
-    *,
-    run_id: str | None = None,
-    model_folder: Path | None = None,
-    experiment: str = "simcse",
-    tags: Mapping[str, str] | None = None,
-) -> Version:
-    """The newest model of a run, or a model folder, as the challenger of `name`.
+def register(uri: str, name: str, *, run_id: str) -> Version:
+    """The newest model of a run as the challenger of `name`.
 
-    A folder is logged in the run given, or in one of its own in `experiment`. Registering the same
-    logged model again gives the version it has. Raises `RegistryError` for a run without a model,
-    `ModelError` for a folder that holds none.
+    Registering the same logged model again gives the version it has. Raises `RegistryError` for a
+    run that is not there or has no model.
     """
-    if model_folder is not None:
-        if run_id is None:
-            locate(model_folder)
-            with session(uri) as client:
-                run = client.create_run(
-                    experiment_id(client, uri, experiment), run_name=f"register-{name}"
-                )
-                run_id = str(run.info.run_id)
-            status = "FAILED"
-            try:
-                model_uri = log_model(uri, run_id, model_folder)
-                status = "FINISHED"
-            finally:
-                with session(uri) as client:
-                    client.set_terminated(run_id, status)
-        else:
-            model_uri = log_model(uri, run_id, model_folder)
-    elif run_id is not None:
-        with session(uri) as client:
-            model_uri = _model_of_run(client, run_id)
-    else:
-        raise UsageError("there is nothing to register: give a run id or a model folder")
     with session(uri) as client:
-        found = _version_of(client, name, model_uri) or _create(
-            client, name, model_uri, run_id, tags or {}
-        )
-        client.set_registered_model_alias(name, CHALLENGER, found.version)
-    return Version(
-        name=name,
-        version=str(found.version),
-        alias=CHALLENGER,
-        uri=f"models:/{name}/{found.version}",
-        run_id=run_id,
-    )
+        return _challenger(client, name, run_id, _model_of_run(client, run_id))
+
+
+def register_folder(uri: str, name: str, folder: Path, *, experiment: str = "simcse") -> Version:
+    """A model folder, logged in a run of its own in `experiment`, as the challenger of `name`.
+
+    Raises `ModelError` for a folder that holds no model.
+    """
+    locate(folder)
+    with session(uri) as client:
+        experiment = experiment_id(client, uri, experiment)
+        run_id = str(client.create_run(experiment, run_name=f"register-{name}").info.run_id)
+    status = "FAILED"
+    try:
+        model_uri = log_model(uri, run_id, folder)
+        status = "FINISHED"
+    finally:
+        with session(uri) as client:
+            client.set_terminated(run_id, status)
+    with session(uri) as client:
+        return _challenger(client, name, run_id, model_uri)
 
 
 def promote(
@@ -126,7 +100,9 @@ def promote(
         challenger = _version(client, name, version) if version else _holder(client, name)
         champion = _alias(client, name, CHAMPION)
     if challenger == champion:
-        raise RegistryError(f"version {challenger} of {name} is the champion already")
+        raise RegistryError(
+            f"version {challenger} of {name} is the champion already: register or name another"
+        )
     comparison = compare(
         None if champion is None else fetch_model(uri, f"models:/{name}/{champion}", cache),
         fetch_model(uri, f"models:/{name}/{challenger}", cache),
@@ -146,7 +122,7 @@ def promote(
     )
     if dry_run:
         return decision
-    with session(uri) as client, _lease(client, name):
+    with session(uri) as client, lease(_Lock(client, name), author()):
         now = _alias(client, name, CHAMPION)
         if now != champion:
             raise RegistryError(
@@ -166,11 +142,13 @@ def rollback(uri: str, name: str) -> Decision:
 
     Raises `RegistryError` when there is no previous champion.
     """
-    with session(uri) as client, _lease(client, name):
+    with session(uri) as client, lease(_Lock(client, name), author()):
         champion = _alias(client, name, CHAMPION)
         previous = _alias(client, name, PREVIOUS)
         if previous is None or previous == champion:
-            raise RegistryError(f"{name} has no previous champion to go back to")
+            raise RegistryError(
+                f"{name} has no previous champion to go back to: promote the version you want"
+            )
         decision = Decision(
             name=name,
             action="rollback",
@@ -254,24 +232,32 @@ def _model_of_run(client: MlflowClient, run_id: str) -> str:
     return f"models:/{max(ready, key=lambda model: model.creation_timestamp).model_id}"
 
 
+def _challenger(client: MlflowClient, name: str, run_id: str, model_uri: str) -> Version:
+    found = _version_of(client, name, model_uri) or _create(client, name, model_uri, run_id)
+    client.set_registered_model_alias(name, CHALLENGER, found.version)
+    return Version(
+        name=name,
+        version=str(found.version),
+        alias=CHALLENGER,
+        uri=f"models:/{name}/{found.version}",
+        run_id=run_id,
+    )
+
+
 def _version_of(client: MlflowClient, name: str, model_uri: str) -> ModelVersion | None:
     versions = client.search_model_versions(f"name = '{name}'")
     same = (version for version in versions if version.source == model_uri)
     return next(same, None)
 
 
-def _create(
-    client: MlflowClient, name: str, model_uri: str, run_id: str, tags: Mapping[str, str]
-) -> ModelVersion:
+def _create(client: MlflowClient, name: str, model_uri: str, run_id: str) -> ModelVersion:
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     model_id = model_uri.removeprefix("models:/")
-    return client.create_model_version(
-        name, source=model_uri, run_id=run_id, model_id=model_id, tags=dict(tags)
-    )
+    return client.create_model_version(name, source=model_uri, run_id=run_id, model_id=model_id)
 
 
 def _version(client: MlflowClient, name: str, version: str) -> str:
@@ -323,32 +309,27 @@ def _crown(client: MlflowClient, name: str, version: str, former: str | None) ->
     client.set_registered_model_alias(name, CHAMPION, version)
 
 
-@contextmanager
-def _lease(client: MlflowClient, name: str) -> Iterator[None]:
-    """The right to change the champion of `name`; see the module's text for what it guarantees."""
+@dataclass(frozen=True)
+class _Lock:
+    """`lease.Tag` of a registered model: the right to change its champion."""
 
-    def holder() -> str | None:
-        tags: dict[str, str] = _registered(client, name).tags
+    client: MlflowClient
+    name: str
+
+    def read(self) -> str | None:
+        tags: dict[str, str] = _registered(self.client, self.name).tags
         return tags.get(_LOCK)
 
-    mine = f"{author()} {uuid.uuid4().hex}"
-    seen, since = None, time.monotonic()
-    while (other := holder()) != mine:
-        if other != seen:
-            seen, since = other, time.monotonic()
-        if other is None or time.monotonic() >= since + _LEASE_SECONDS:
-            try:
-                client.set_registered_model_tag(name, _LOCK, mine)
-            except MlflowException:
-                # SQL stores refuse one of two that set a new tag at the same moment.
-                if holder() is None:
-                    raise
-        time.sleep(_SETTLE_SECONDS)
-    try:
-        yield
-    finally:
-        if holder() == mine:
-            client.delete_registered_model_tag(name, _LOCK)
+    def write(self, text: str) -> None:
+        try:
+            self.client.set_registered_model_tag(self.name, _LOCK, text)
+        except MlflowException:
+            # SQL stores refuse one of two that set a new tag at the same moment.
+            if self.read() is None:
+                raise
+
+    def clear(self) -> None:
+        self.client.delete_registered_model_tag(self.name, _LOCK)
 
 
 def _shown(version: str | None) -> str:

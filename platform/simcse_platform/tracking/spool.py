@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from simcse_platform.errors import TrackingError
+from simcse_platform.storage import write_atomically
 from simcse_platform.tracking.tracker import Cell, Status
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,10 @@ class Metrics(TypedDict):
     values: dict[str, float]
 
 
-class Labels(TypedDict):
-    """Parameters or tags."""
+class Params(TypedDict):
+    """Settings of the run."""
 
-    kind: Literal["params", "tags"]
+    kind: Literal["params"]
     values: dict[str, str]
 
 
@@ -58,7 +59,7 @@ class End(TypedDict):
     status: Status
 
 
-Record = Metrics | Labels | File | End
+Record = Metrics | Params | File | End
 Send = Callable[[Sequence[Record]], None]
 """Delivers one request: several `Metrics`, or one record of another kind. Raises `TrackingError`
 when the server cannot be reached."""
@@ -96,9 +97,7 @@ class Spool:
             send(request)
             sent += sum(map(len, lines[: len(request)]))
             del lines[: len(request)]
-            fresh = self._mark.with_name(self._mark.name + ".new")
-            fresh.write_text(str(sent))
-            fresh.replace(self._mark)
+            write_atomically(self._mark, str(sent))
 
     def rewind(self) -> None:
         """Everything is unsent again: the record moves to another server."""
@@ -181,9 +180,6 @@ class SpooledTracker:
         table = {"columns": columns, "data": [[row[column] for column in columns] for row in rows]}
         self._record({"kind": "table", "name": name, "text": json.dumps(table)})
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        self._record({"kind": "tags", "values": dict(tags)})
-
     def finish(self, status: Status) -> None:
         self._spool.append({"kind": "end", "time": _now(), "status": status})
         self.flush()
@@ -195,7 +191,7 @@ class SpooledTracker:
             self._spool.drain(self._send)
         except TrackingError as error:
             if not self._closed_until:
-                logger.warning("%s (training goes on; its records wait in %s)", error, self._path)
+                logger.warning("%s (no record is lost: they wait in %s)", error, self._path)
             self._closed_until = time.monotonic() + self._pace.retry_seconds
             return
         if self._closed_until:

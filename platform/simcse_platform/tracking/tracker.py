@@ -24,9 +24,6 @@ class Tracker(Protocol):
     def log_table(self, rows: Sequence[Mapping[str, Cell]], name: str) -> None:
         """A table `name` (ending in `.json`); every row has the columns of the first."""
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Facts about the run that may change."""
-
     def flush(self) -> None:
         """Everything buffered goes out now, if it can."""
 
@@ -35,7 +32,7 @@ class Tracker(Protocol):
 
 
 class NullTracker:
-    """A tracker that records nothing: ranks other than 0, and tests."""
+    """A tracker that records nothing."""
 
     def log_params(self, params: Mapping[str, str]) -> None: ...
 
@@ -44,8 +41,6 @@ class NullTracker:
     def log_text(self, text: str, name: str) -> None: ...
 
     def log_table(self, rows: Sequence[Mapping[str, Cell]], name: str) -> None: ...
-
-    def set_tags(self, tags: Mapping[str, str]) -> None: ...
 
     def flush(self) -> None: ...
 

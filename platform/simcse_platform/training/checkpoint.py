@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch.distributed as dist
@@ -124,20 +127,19 @@ def save(engine: Engine, folder: Path, *, progress: Progress, run: TrainRun) -> 
 
 def newest(folder: RunFolder) -> str | None:
     """Name of the newest checkpoint that is whole; each newer one is named in a warning."""
-    for path in sorted(folder.path.glob(f"{PREFIX}*"), reverse=True):
-        try:
-            _read_manifest(path)
-        except CheckpointError as error:
-            logger.warning("%s; trying the one before", error)
-        else:
-            return path.name
-    return None
+    return next(_whole(folder), None)
 
 
 def next_step(folder: RunFolder) -> int:
     """Where a run continues: the step after its newest checkpoint, or 0."""
     name = newest(folder)
     return _read_manifest(folder.path / name).progress.step if name else 0
+
+
+def prune(folder: RunFolder, keep: int) -> None:
+    """Delete all whole checkpoints but the newest `keep`."""
+    for name in islice(_whole(folder), keep, None):
+        shutil.rmtree(folder.path / name)
 
 
 def load(folder: RunFolder, name: str) -> Checkpoint:
@@ -159,6 +161,17 @@ def load(folder: RunFolder, name: str) -> Checkpoint:
             else:
                 moments[parameter][kind] = tensor
     return Checkpoint(name, manifest.progress, manifest.run, weights, dict(moments))
+
+
+def _whole(folder: RunFolder) -> Iterator[str]:
+    """Names of the checkpoints that are whole, newest first; a warning names each other one."""
+    for path in sorted(folder.path.glob(f"{PREFIX}*"), reverse=True):
+        try:
+            _read_manifest(path)
+        except CheckpointError as error:
+            logger.warning("%s; it is passed over", error)
+        else:
+            yield path.name
 
 
 def _read_manifest(path: Path) -> _Manifest:

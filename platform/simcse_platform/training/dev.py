@@ -1,21 +1,38 @@
 """The dev score while training, computed by all ranks together.
 
-N: distinct sentences of all sets, n: those of this rank, c: sentences of one forward, D: width.
+N: distinct sentences of all sets, n: those of this rank, D: width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from simcse import metrics
 from simcse.encoder import SentenceEncoder
 from simcse.evaluation import EmbeddingTable, EvaluationSet, distinct_sentences, metric_name
 from simcse.gather import gather_rows
 from simcse_platform.training.engine import Engine, rank_and_world
+
+
+class DevScores(NamedTuple):
+    """What a dev evaluation finds."""
+
+    headlines: dict[str, float]
+    """Each set's headline by metric name."""
+    uniformity: float
+    """Of all dev sentences (paper section 7, equation 7): the lower, the more evenly spread."""
+
+    @property
+    def mean(self) -> float:
+        """The score by which the best model is chosen."""
+        return fmean(self.headlines.values())
 
 
 class DevEvaluation:
@@ -47,21 +64,23 @@ class DevEvaluation:
     def __bool__(self) -> bool:
         return bool(self._sets)
 
-    def score(self, engine: Engine) -> tuple[float, dict[str, float]]:
-        """The mean of the sets' headlines, and each by its metric name. Collective."""
+    def score(self, engine: Engine) -> DevScores:
+        """Scores of the encoder as it stands. Collective."""
         vectors_nD = torch.cat([engine.embed(chunk).float() for chunk in self._chunks])
         gathered_ND, _ = gather_rows(vectors_nD)
-        scores: list[dict[str, float]] = [{}]
-        if self._rank == 0:
-            scores = [self._score(gathered_ND.cpu())]
+        found = [self._score(gathered_ND.cpu()) if self._rank == 0 else None]
         if self._world > 1:
-            dist.broadcast_object_list(scores)
-        return float(np.mean(list(scores[0].values()))), scores[0]
+            dist.broadcast_object_list(found)
+        assert found[0] is not None
+        return found[0]
 
-    def _score(self, gathered_ND: Tensor) -> dict[str, float]:
+    def _score(self, gathered_ND: Tensor) -> DevScores:
         shares = [np.arange(rank, len(self._sentences), self._world) for rank in range(self._world)]
         vectors_ND = np.empty(gathered_ND.shape, dtype=np.float32)
         vectors_ND[np.concatenate(shares)] = gathered_ND.numpy()
         table = EmbeddingTable(self._sentences, vectors_ND)
         found = [(evaluated, evaluated.score(table)) for evaluated in self._sets]
-        return {metric_name(evaluated, scores): scores.headline for evaluated, scores in found}
+        return DevScores(
+            {metric_name(evaluated, scores): scores.headline for evaluated, scores in found},
+            uniformity=metrics.uniformity(vectors_ND),
+        )

@@ -80,14 +80,16 @@ def train(
         meter.add(batch, output, norm, waited=waited, seconds=time.perf_counter() - start)
 
         last = progress.step == total_steps
-        if last or progress.step % run.tracking.log_every == 0:
+        saves = progress.step % run.checkpoint.every == 0
+        # A checkpoint holds the sums up to its step, so what it clears is recorded.
+        if last or saves or progress.step % run.tracking.log_every == 0:
             measured = meter.read(progress)
             keeper.log(progress, {**measured, "learning_rate": rate})
         if dev and (last or progress.step % run.dev.every == 0):
             progress.dev = keeper.evaluate(progress)
             last = last or keeper.out_of_patience(progress)
-        if last or progress.step % run.checkpoint.every == 0:
-            keeper.save_checkpoint(progress, meter)
+        if last or saves:
+            keeper.save_checkpoint(progress)
     if not dev:
         keeper.save_best(progress)
     return progress
@@ -110,15 +112,15 @@ class _Keeper:
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
         """Score the dev sets, and keep the model if none before was better. Collective."""
-        score, scores = self.dev.score(self.engine)
-        self.log(progress, scores)
-        if progress.best is None or score > progress.best.score:
-            progress.best = Best(step=progress.step, score=score, scores=scores)
+        found = self.dev.score(self.engine)
+        self.log(progress, {**found.headlines, "dev_uniformity": found.uniformity})
+        if progress.best is None or found.mean > progress.best.score:
+            progress.best = Best(step=progress.step, score=found.mean, scores=found.headlines)
             progress.evaluations_without_gain = 0
             self.save_best(progress)
         else:
             progress.evaluations_without_gain += 1
-        return scores
+        return found.headlines
 
     def out_of_patience(self, progress: Progress) -> bool:
         patience = self.run.dev.patience
@@ -139,9 +141,8 @@ class _Keeper:
             )
             self.reporter.save_best(folder)
 
-    def save_checkpoint(self, progress: Progress, meter: Meter) -> None:
+    def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
-        meter.read(progress)
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint.save(self.engine, Path(scratch), progress=progress, run=self.run)
             name = checkpoint.checkpoint_name(progress.step, self.attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from math import floor
 import ray.train
 from pydantic import JsonValue
 from ray.data import Dataset
+from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Empty, Queue
 
@@ -29,12 +31,17 @@ from simcse_platform.training import checkpoint
 from simcse_platform.training.worker import (
     FAILURE,
     RESULT,
+    WorkerFailure,
     WorkerResult,
     WorkerSetup,
     train_worker,
 )
 
 Show = Callable[[int, Mapping[str, float]], None]
+
+# Ray refuses a run whose record names a checkpoint that was deleted, or was itself cut short. Ours
+# stand for themselves, so `fit` begins without the record, and deletes what Ray then forgets.
+_RAYS_RECORD = "checkpoint_manager_snapshot.json"
 
 
 @dataclass(frozen=True)
@@ -53,17 +60,18 @@ def fit(
     folder: RunFolder,
     tracker: Tracker,
     *,
+    placement: Placement,
     lineage: Mapping[str, JsonValue],
     show: Show | None = None,
 ) -> WorkerResult:
     """Train, or go on from the newest checkpoint in `folder`, and return what rank 0 measured.
 
     The best model is then in `folder / "best"`. `show` gets step and measurements while it runs.
-    Ray must be connected. Raises the project's error that stopped a worker, or `TrainingError`.
+    Ray must be connected. Raises the project's error that stopped a worker, or `TrainingError`;
+    `KeyboardInterrupt` once the workers have stopped after Ctrl-C.
     """
-    placement = place(run.scale, runtime.cluster_resources())
     plan = plan_steps(run, corpus)
-    for stale in (RESULT, FAILURE):
+    for stale in (RESULT, FAILURE, _RAYS_RECORD):
         (folder.path / stale).unlink(missing_ok=True)
     with _shown(show) as progress:
         trainer = TorchTrainer(
@@ -101,9 +109,11 @@ def fit(
             dataset_config=PlannedDataConfig(plan),
         )
         try:
-            trainer.fit()
-        except ray.train.TrainingFailedError as error:
+            with _interruptible():
+                trainer.fit()
+        except (ray.train.TrainingFailedError, RayError) as error:
             raise _reason(error, folder) from error
+    checkpoint.prune(folder, run.checkpoint.keep)
     return WorkerResult.model_validate_json((folder.path / RESULT).read_text(encoding="utf-8"))
 
 
@@ -142,6 +152,11 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
             f"{workers} workers of {cpus:g} CPUs leave none of the cluster's {resources.cpus:g} to "
             "Ray Data, which needs one: use fewer workers, or lower scale.cpus_per_worker"
         )
+    if cpus > resources.largest_node:
+        raise ClusterError(
+            f"scale.cpus_per_worker is {cpus:g}, but the largest machine has "
+            f"{resources.largest_node:g} CPUs: lower it"
+        )
     cores = resources.cpus / resources.nodes
     workers_per_node = -(-workers // resources.nodes)
     threads = scale.threads_per_worker or max(1, floor(cores / workers_per_node))
@@ -150,8 +165,8 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
 
 def _remaining_windows(folder: RunFolder, plan: WindowPlan) -> Dataset:
     """Called by Ray whenever it starts a group of workers."""
-    if (folder.path / FAILURE).exists():
-        raise TrainingError((folder.path / FAILURE).read_text(encoding="utf-8"))
+    if (error := WorkerFailure.recorded(folder)) is not None:
+        raise error
     # A run that has taken all its steps still gets a window, from which it takes no batch.
     return window_dataset(plan, min(checkpoint.next_step(folder), plan.total_steps - 1))
 
@@ -167,16 +182,30 @@ def _worker_environment(placement: Placement) -> dict[str, str]:
     }
 
 
-def _reason(error: ray.train.TrainingFailedError, folder: RunFolder) -> SimcseError:
-    if (found := runtime.cause(error)) is not None:
+def _reason(error: Exception, folder: RunFolder) -> SimcseError:
+    if (found := runtime.cause(error) or WorkerFailure.recorded(folder)) is not None:
         return found
-    if (folder.path / FAILURE).exists():
-        return TrainingError((folder.path / FAILURE).read_text(encoding="utf-8"))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return TrainingError(
         f"run {folder.name} failed: {lines[-1] if lines else 'no reason given'}; run the same "
         "command again to go on from its last checkpoint, with --debug to see the whole error"
     )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`: Ray's handler leaves by `SystemExit`, and stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        # Ray sets its handler in the main thread only.
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager

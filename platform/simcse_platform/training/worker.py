@@ -15,6 +15,7 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 from pydantic import BaseModel, JsonValue
+from ray.exceptions import RayError
 from ray.util.queue import Queue
 
 from simcse.encoder import SentenceEncoder
@@ -24,7 +25,7 @@ from simcse.objective import ContrastiveTask
 from simcse.optim import build_optimizer
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, to_yaml
-from simcse_platform.errors import ClusterError
+from simcse_platform.errors import ClusterError, StreamError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 BEST = "best"
 RESULT = "result.json"
-FAILURE = "failure.txt"
+FAILURE = "failure.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class WorkerSetup:
 def train_worker(config: Mapping[str, WorkerSetup]) -> None:
     """Train as `config["setup"]` says; rank 0 leaves `best/` and `result.json` in the run folder.
 
-    An error that a restart cannot mend is written to `failure.txt` before it is raised.
+    An error that a restart cannot mend is written to `failure.json` before it is raised.
     """
     setup = config["setup"]
     with _failure_recorded(setup.folder):
@@ -130,16 +131,39 @@ class WorkerResult(BaseModel):
         }
 
 
+class WorkerFailure(BaseModel):
+    """What a worker leaves in `failure.json` when no restart can mend its error."""
+
+    message: str
+    exit_code: int
+
+    @classmethod
+    def recorded(cls, folder: RunFolder) -> TrainingError | None:
+        """The error that was left in a run's folder, for the driver to raise."""
+        path = folder.path / FAILURE
+        if not path.exists():
+            return None
+        failure = cls.model_validate_json(path.read_text(encoding="utf-8"))
+        error = TrainingError(failure.message)
+        error.exit_code = failure.exit_code
+        return error
+
+
 class _RayReporter:
     """`loop.Reporter` that keeps things in the run folder, the tracker and the driver's display."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
+        self._display = setup.progress
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._setup.tracker.log_metrics(values, step)
-        if self._setup.progress is not None:
-            self._setup.progress.put((step, dict(values)))
+        if self._display is not None:
+            try:
+                self._display.put((step, dict(values)))
+            except RayError:
+                # The display went with its machine; the run does not.
+                self._display = None
 
     def save_checkpoint(self, name: str, folder: Path) -> None:
         ray.train.report(
@@ -189,6 +213,9 @@ def _of_rank_0(value: T) -> T:
 def _failure_recorded(folder: RunFolder) -> Iterator[None]:
     try:
         yield
+    except StreamError:
+        raise
     except SimcseError as error:
-        folder.write_text(FAILURE, str(error))
+        failure = WorkerFailure(message=str(error), exit_code=error.exit_code)
+        folder.write_text(FAILURE, failure.model_dump_json())
         raise

@@ -1,0 +1,56 @@
+"""Parquet files: their columns, their footers, and reading that notices damage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcse.errors import DataError, UsageError
+
+
+def choose_columns(
+    path: Path | str, wanted: Sequence[str] | None, existing: Sequence[str]
+) -> tuple[str, ...]:
+    """The wanted columns, or all. Raises `UsageError` naming one that `path` does not have."""
+    for column in wanted or ():
+        if column not in existing:
+            raise UsageError(
+                f"{path} has no text column {column!r}: it has {', '.join(map(repr, existing))}"
+            )
+    return tuple(existing if wanted is None else wanted)
+
+
+def read_footer(path: Path) -> pq.FileMetaData:
+    """The footer of a parquet file. Raises `DataError` naming a file that is none."""
+    try:
+        return pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise corrupt(path, error) from error
+
+
+def open_file(path: Path | str) -> pq.ParquetFile:
+    """A parquet file whose pages are compared with their checksums, where it has any.
+
+    zstd notices less than half of all flipped bits. Raises Arrow's own errors, as reading does.
+    """
+    return pq.ParquetFile(path, page_checksum_verification=True)
+
+
+def count_nulls(footer: pq.FileMetaData, column: str) -> int:
+    """Nulls in a column, as far as the statistics of the row groups tell."""
+    count = 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            statistics = chunk.statistics if chunk.path_in_schema == column else None
+            if statistics is not None and statistics.has_null_count:
+                count += statistics.null_count
+    return count
+
+
+def corrupt(path: Path | str, error: Exception) -> DataError:
+    """The error for a parquet file that cannot be read."""
+    reason = str(error).partition("\n")[0]
+    return DataError(f"{path} is no readable parquet file ({reason}): restore or remove it")

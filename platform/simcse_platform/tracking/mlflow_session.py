@@ -1,0 +1,99 @@
+"""MLflow as it is used here: explicit clients, its settings as we want them, errors in one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from requests import HTTPError, RequestException  # type: ignore[import-untyped]
+
+from simcse_platform.errors import TrackingError
+
+_ALWAYS = {
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+}
+# MLflow retries for four minutes, two minutes a try. We come back later instead.
+_IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+_PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+
+
+@contextmanager
+def session(uri: str, *, patient: bool = False) -> Iterator[MlflowClient]:
+    """A client of `uri`, quiet, and with time-outs that suit us until the block ends.
+
+    `patient` is for model files, which may take minutes; everything else fails within seconds.
+    Time-outs and retries that the user set in the environment are kept. Raises `TrackingError` for
+    what the server refuses, or does not answer.
+    """
+    _open_sqlite(uri)
+    limits = _PATIENT if patient else _IMPATIENT
+    try:
+        with quiet(uri, limits):
+            yield MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except (MlflowException, RequestException) as error:
+        raise TrackingError(_reason(uri, error)) from error
+
+
+@contextmanager
+def quiet(uri: str, defaults: Mapping[str, str] | None = None) -> Iterator[None]:
+    """MLflow without its chatter, bound to `uri`, until the block ends.
+
+    `defaults` are settings for the environment, where the user has not set them.
+    """
+    defaults = defaults or {}
+    # MLflow's SQL registry opens a client of its own, on the URI of the environment.
+    forced = _ALWAYS | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_REGISTRY_URI": uri}
+    chatter = logging.getLogger("mlflow")
+    level = chatter.level
+    before = {name: os.environ.get(name) for name in forced.keys() | defaults.keys()}
+    os.environ.update({n: text for n, text in defaults.items() if not before[n]} | forced)
+    chatter.setLevel(logging.WARNING)
+    try:
+        # Warnings of MLflow about its own dependencies are none of the user's business.
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        chatter.setLevel(level)
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
+
+
+def check_server(uri: str) -> None:
+    """Raise `TrackingError` when nothing answers at `uri`, or it is no MLflow server."""
+    with session(uri) as client:
+        client.search_experiments(max_results=1)
+
+
+def _open_sqlite(uri: str) -> None:
+    """Raise `TrackingError` for a file that is no database; MLflow would try for minutes."""
+    if not uri.startswith("sqlite:"):
+        return
+    path = Path(uri.removeprefix("sqlite:///"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA schema_version")
+    except (OSError, sqlite3.Error) as error:
+        raise TrackingError(
+            f"tracking database {path} cannot be opened ({error}): correct tracking.uri"
+        ) from error
+
+
+def _reason(uri: str, error: Exception) -> str:
+    # MLflow raises its own errors on those of the connection, but for model files.
+    cause = error if isinstance(error, RequestException) else error.__context__
+    if isinstance(cause, RequestException) and not isinstance(cause, HTTPError):
+        return f"tracking server {uri} does not answer: start it, or correct tracking.uri"
+    return f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}"
