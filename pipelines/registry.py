@@ -47,7 +47,7 @@ def register(
         version = registry.register(uri, name, run_id=run_id)
     elif Path(model).expanduser().is_dir():
         folder = Path(model).expanduser().absolute()
-        version = registry.register(uri, name, model_folder=folder, experiment=experiment)
+        version = registry.register_folder(uri, name, folder, experiment=experiment)
     else:
         raise UsageError(
             f"{model!r} is no model folder, no finished run in {output} and no MLflow run id: "

@@ -35,6 +35,7 @@ IMPORTERS = {
     "deepspeed": {"simcse_platform/training/zero.py"},
     "mlflow": {
         "simcse_platform/tracking/mlflow_model.py",
+        "simcse_platform/tracking/mlflow_session.py",
         "simcse_platform/tracking/mlflow_tracker.py",
         "simcse_platform/tracking/pyfunc_model.py",
         "simcse_platform/tracking/registry.py",

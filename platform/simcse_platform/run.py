@@ -20,12 +20,8 @@ from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
-from simcse_platform.tracking.mlflow_tracker import (
-    CorpusRecord,
-    MlflowTracker,
-    check_server,
-    start_run,
-)
+from simcse_platform.tracking.mlflow_session import check_server
+from simcse_platform.tracking.mlflow_tracker import CorpusRecord, MlflowTracker, start_run
 from simcse_platform.training.trainer import Show, fit, place, plan_steps
 from simcse_platform.training.worker import BEST
 

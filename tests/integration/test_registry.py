@@ -15,12 +15,19 @@ from mlflow import MlflowClient
 from simcse.encoder import SentenceEncoder
 from simcse.errors import UsageError
 from simcse_platform.errors import RegistryError, TrackingError
-from simcse_platform.tracking import registry
+from simcse_platform.tracking import lease
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_tracker import start_run
 from simcse_platform.tracking.promotion import Comparison
-from simcse_platform.tracking.registry import Version, fetch_model, promote, register, rollback
+from simcse_platform.tracking.registry import (
+    Version,
+    fetch_model,
+    promote,
+    register,
+    register_folder,
+    rollback,
+)
 from support.tiny import save_tiny_encoder
 
 
@@ -61,15 +68,14 @@ def _decisions(uri: str, version: Version) -> list[dict[str, object]]:
 
 def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_path: Path) -> None:
     name, cache = "chain", tmp_path / "cache"
-    one = register(uri, name, model_folder=_model(tmp_path / "1", score=60), tags={"seed": "1"})
+    one = register_folder(uri, name, _model(tmp_path / "1", score=60))
     assert (one.version, one.alias, one.uri) == ("1", "challenger", "models:/chain/1")
-    assert MlflowClient(uri, uri).get_model_version(name, "1").tags["seed"] == "1"
     first = promote(uri, name, compare=_compare, cache=cache)
     assert (first.promoted, first.champion_before) == (True, None)
     assert first.reason == "the first champion, average 55.00"
     assert _aliases(uri, name) == {"champion": "1"}
 
-    two = register(uri, name, model_folder=_model(tmp_path / "2", score=70, seed=2))
+    two = register_folder(uri, name, _model(tmp_path / "2", score=70, seed=2))
     assert _aliases(uri, name) == {"champion": "1", "challenger": "2"}
     better = promote(uri, name, compare=_compare, cache=cache)
     assert (better.promoted, better.champion_before, better.version) == (True, "1", "2")
@@ -84,7 +90,7 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
         "challenger_average": 60.0,
     }
 
-    three = register(uri, name, model_folder=_model(tmp_path / "3", score=65))
+    three = register_folder(uri, name, _model(tmp_path / "3", score=65))
     worse = promote(uri, name, compare=_compare, cache=cache)
     assert not worse.promoted
     assert worse.reason == "average 57.50 is not above the champion's 60.00"
@@ -102,7 +108,7 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
 
 
 def test_a_dry_run_decides_and_changes_nothing(uri: str, tmp_path: Path) -> None:
-    only = register(uri, "dry", model_folder=_model(tmp_path, score=60))
+    only = register_folder(uri, "dry", _model(tmp_path, score=60))
     decision = promote(uri, "dry", compare=_compare, cache=tmp_path / "cache", dry_run=True)
     assert decision.promoted
     assert decision.dry_run
@@ -123,13 +129,11 @@ def test_the_model_of_a_run_is_registered_once(uri: str, tmp_path: Path) -> None
     assert register(uri, "of-run", run_id=run_id) == version
     with pytest.raises(RegistryError, match=r"there is no run 0{32}"):
         register(uri, "of-run", run_id="0" * 32)
-    with pytest.raises(UsageError, match="give a run id or a model folder"):
-        register(uri, "of-run")
 
 
 def test_a_fetched_model_gives_the_same_vectors(uri: str, tmp_path: Path) -> None:
     model = _model(tmp_path / "m", score=1, seed=7)
-    version = register(uri, "fetched", model_folder=model)
+    version = register_folder(uri, "fetched", model)
     folder = fetch_model(uri, "models:/fetched@challenger", tmp_path / "cache")
     assert fetch_model(uri, version.uri, tmp_path / "cache") == folder
     np.testing.assert_array_equal(
@@ -140,7 +144,7 @@ def test_a_fetched_model_gives_the_same_vectors(uri: str, tmp_path: Path) -> Non
 
 
 def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
-    register(uri, "known", model_folder=_model(tmp_path, score=1))
+    register_folder(uri, "known", _model(tmp_path, score=1))
     with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry sqlite:"):
         fetch_model(uri, "models:/unknown@champion", tmp_path)
     with pytest.raises(RegistryError, match="there is no version 9 of known"):
@@ -149,12 +153,14 @@ def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
         fetch_model(uri, "models:/known@champion", tmp_path)
     with pytest.raises(UsageError, match="'models:/known' is no model URI: write models:/NAME@"):
         fetch_model(uri, "models:/known", tmp_path)
-    with pytest.raises(RegistryError, match="known has no previous champion to go back to"):
+    with pytest.raises(
+        RegistryError, match="known has no previous champion to go back to: promote"
+    ):
         rollback(uri, "known")
     promote(uri, "known", compare=_compare, cache=tmp_path)
     with pytest.raises(RegistryError, match="known has no version with the alias challenger"):
         promote(uri, "known", compare=_compare, cache=tmp_path)
-    with pytest.raises(RegistryError, match="version 1 of known is the champion already"):
+    with pytest.raises(RegistryError, match="version 1 of known is the champion already: reg"):
         promote(uri, "known", version="1", compare=_compare, cache=tmp_path)
 
 
@@ -204,7 +210,7 @@ except RegistryError as error:
 
 def test_of_two_promotions_at_once_one_wins(uri: str, tmp_path: Path) -> None:
     for version in ("1", "2", "3"):
-        register(uri, "race", model_folder=_model(tmp_path / version, score=int(version)))
+        register_folder(uri, "race", _model(tmp_path / version, score=int(version)))
     promote(uri, "race", version="1", compare=_compare, cache=tmp_path / "cache")
     processes = [
         subprocess.Popen(
@@ -232,8 +238,8 @@ def test_of_two_promotions_at_once_one_wins(uri: str, tmp_path: Path) -> None:
 def test_a_lease_left_by_a_killed_process_is_taken_over(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_LEASE_SECONDS", 2.0)
-    register(uri, "left", model_folder=_model(tmp_path, score=1))
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 2.0)
+    register_folder(uri, "left", _model(tmp_path, score=1))
     MlflowClient(uri, uri).set_registered_model_tag("left", "promotion_lock", "killed 123")
     before = time.monotonic()
     assert promote(uri, "left", compare=_compare, cache=tmp_path / "cache").promoted

@@ -20,7 +20,7 @@ from simcse.encoder import SentenceEncoder
 from simcse.errors import ModelError, SimcseError
 from simcse.evaluation import Pairs, STSSet, evaluate
 from simcse_platform import config as settings
-from simcse_platform import provenance
+from simcse_platform import provenance, runtime
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import ClusterError, TrainingError
 from simcse_platform.ingest.source import open_corpus
@@ -127,6 +127,7 @@ class Runs:
                 [DEV],
                 folder,
                 FileTracker(folder.path / "metrics.jsonl"),
+                placement=trainer.place(run.scale, runtime.cluster_resources()),
                 lineage={"corpus": corpus.fingerprint},
                 show=lambda step, values: shown.setdefault(step, {}).update(values),
             )
@@ -269,7 +270,7 @@ def test_the_driver_and_the_tracker_get_the_measurements_of_rank_0(undisturbed: 
     for step, values in map(json.loads, lines):
         tracked.setdefault(step, {}).update(values)
     assert tracked == undisturbed.shown
-    assert {s for s, v in tracked.items() if "loss" in v} == {3, 6, 9, 12}
+    assert {s for s, v in tracked.items() if "loss" in v} == {3, 4, 6, 8, 9, 12}
     assert {s for s, v in tracked.items() if "dev_stsb_spearman" in v} == {0, 4, 8, 12}
 
 

@@ -10,12 +10,18 @@ from simcse.errors import UsageError
 from simcse_platform.tracking.location import author, tracking_uri
 
 
-def test_the_default_is_sqlite_beside_the_output_whatever_the_folder(
+def test_the_default_is_sqlite_in_the_output_whatever_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert tracking_uri(None, Path("out")) == f"sqlite:///{tmp_path}/out/mlflow.db"
     assert tracking_uri("sqlite:///my.db", Path("out")) == f"sqlite:///{tmp_path}/my.db"
+
+
+def test_a_tilde_is_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert tracking_uri("sqlite:///~/x.db", Path("out")) == "sqlite:////home/me/x.db"
+    assert tracking_uri(None, Path("~/out")) == "sqlite:////home/me/out/mlflow.db"
 
 
 def test_a_server_is_taken_as_it_is_on_any_number_of_nodes() -> None:

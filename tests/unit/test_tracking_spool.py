@@ -48,19 +48,18 @@ def test_every_kind_of_record_arrives_in_order(tmp_path: Path) -> None:
     tracker.log_params({"optim.learning_rate": "3e-5"})
     tracker.log_metrics({"loss": 1.5, "norm": math.nan}, 1)
     tracker.log_metrics({"loss": 1.25}, 2)
-    tracker.log_text("seed: 1\n", "run.yaml")
+    tracker.log_text("lineage: 日本\n", "run.yaml")
     tracker.log_table([{"set": "STS12", "spearman": 70.5}], "sts.json")
-    tracker.set_tags({"lineage": "日本"})
     assert server.calls == 0
     tracker.finish("FINISHED")
     kinds = [[record["kind"] for record in request] for request in server.requests]
-    assert kinds == [["params"], ["metrics", "metrics"], ["text"], ["table"], ["tags"], ["end"]]
+    assert kinds == [["params"], ["metrics", "metrics"], ["text"], ["table"], ["end"]]
     table = server.requests[3][0]
     assert table["kind"] == "table"
     assert json.loads(table["text"]) == {"columns": ["set", "spearman"], "data": [["STS12", 70.5]]}
-    labels = server.requests[4][0]
-    assert labels["kind"] == "tags"
-    assert labels["values"] == {"lineage": "日本"}
+    text = server.requests[2][0]
+    assert text["kind"] == "text"
+    assert text["text"] == "lineage: 日本\n"
 
 
 def test_metrics_go_out_after_so_many_records(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_an_outage_raises_nothing_and_loses_nothing(
     assert server.steps == [0, 1, 2, 3, 4, 5]
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "tracking server http://there does not answer (training goes on; its records wait in "
+        "tracking server http://there does not answer (no record is lost: they wait in "
         f"{tmp_path / 'spool.jsonl'})",
         "the tracking server answers again; nothing was lost",
     ]
@@ -152,7 +151,7 @@ def test_what_went_out_before_a_failure_does_not_go_out_again(tmp_path: Path) ->
     path, server = tmp_path / "spool.jsonl", Server()
     tracker = SpooledTracker(path, server, ON_FLUSH)
     tracker.log_metrics({"loss": 0.0}, 0)
-    tracker.set_tags({"a": "b"})
+    tracker.log_params({"a": "b"})
     tracker.log_metrics({"loss": 0.0}, 1)
     server.healthy_requests = 2
     tracker.flush()

@@ -1,7 +1,7 @@
 """MLflow as the keeper of runs and models: one run a training, continued over restarts.
 
-The driver calls `start_run`, and hands a `TrackedRun` to rank 0, which logs through `MlflowTracker`;
-after training the driver does the same.
+The driver calls `start_run` and logs through `MlflowTracker`, before and after training; in between
+rank 0 does so, from a `TrackedRun`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Tracker(Protocol):
         """A table `name` (ending in `.json`); every row has the columns of the first."""
 
     def flush(self) -> None:
-        """Everything buffered goes out now, if it can."""
+        """All that was not sent yet, here or by an earlier process, goes out now if it can."""
 
     def finish(self, status: Status) -> None:
         """The end of the run, and a last flush."""

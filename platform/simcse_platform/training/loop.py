@@ -79,16 +79,16 @@ def train(
         progress.step += 1
         meter.add(batch, output, norm, waited=waited, seconds=time.perf_counter() - start)
 
-        last = progress.step == total_steps
-        saves = progress.step % run.checkpoint.every == 0
-        # A checkpoint holds the sums up to its step, so what it clears is recorded.
-        if last or saves or progress.step % run.tracking.log_every == 0:
+        ends = progress.step == total_steps
+        if dev and (ends or progress.step % run.dev.every == 0):
+            progress.dev = keeper.evaluate(progress)
+            ends = ends or keeper.out_of_patience(progress)
+        saves = ends or progress.step % run.checkpoint.every == 0
+        # A checkpoint holds the sums up to its step, so reading them there makes a record too.
+        if saves or progress.step % run.tracking.log_every == 0:
             measured = meter.read(progress)
             keeper.log(progress, {**measured, "learning_rate": rate})
-        if dev and (last or progress.step % run.dev.every == 0):
-            progress.dev = keeper.evaluate(progress)
-            last = last or keeper.out_of_patience(progress)
-        if last or saves:
+        if saves:
             keeper.save_checkpoint(progress)
     if not dev:
         keeper.save_best(progress)

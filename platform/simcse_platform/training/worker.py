@@ -25,7 +25,7 @@ from simcse.objective import ContrastiveTask
 from simcse.optim import build_optimizer
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, to_yaml
-from simcse_platform.errors import ClusterError, StreamError
+from simcse_platform.errors import ClusterError, StreamError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder
