@@ -22,6 +22,7 @@ from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import CorpusRecord, MlflowTracker, start_run
+from simcse_platform.training import checkpoint
 from simcse_platform.training.trainer import Show, fit, place, plan_steps
 from simcse_platform.training.worker import BEST
 
@@ -150,15 +151,18 @@ def score_rows(summary: Mapping[str, Any]) -> list[dict[str, str | float]]:
 
 
 def _bind_corpus(folder: RunFolder, corpus: Corpus) -> None:
-    """A cursor means something in one corpus only, so a run goes on with the one it began with."""
+    """A cursor means something in one corpus only, so a run goes on with the one it began with.
+
+    Without a checkpoint there is no cursor: what failed over a bad file may go on without it.
+    """
     kept = folder.path / CORPUS_FILE
-    if not kept.exists():
-        folder.write_text(CORPUS_FILE, corpus.fingerprint)
-    elif kept.read_text(encoding="utf-8") != corpus.fingerprint:
+    changed = kept.exists() and kept.read_text(encoding="utf-8") != corpus.fingerprint
+    if changed and checkpoint.next_step(folder):
         raise UsageError(
             f"the corpus of run {folder.name} has changed since it began: choose another --name, "
             "or bring back the files it began with"
         )
+    folder.write_text(CORPUS_FILE, corpus.fingerprint)
 
 
 def _start_record(

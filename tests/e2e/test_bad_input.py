@@ -113,6 +113,12 @@ def sts_folder(data: Path, gold: str) -> Path:
     return data
 
 
+def command_line(config: Path, corpus: Path, tmp_path: Path) -> list[str]:
+    """`simcse train` as the fixture `train` has it, for a process of its own."""
+    run = ["train", "--config", config, "--name", "mine", "--output", tmp_path / "runs"]
+    return [sys.executable, "-m", "pipelines", *map(str, run), "--corpus", str(corpus)]
+
+
 def environment() -> dict[str, str]:
     """That of a process which shall have a Ray of its own."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SIMCSE_"))}
@@ -275,24 +281,32 @@ def test_a_shard_that_is_corrupt_within_leaves_no_dataset(
     assert json.loads((tmp_path / "prepare.json").read_text())["rows"] == 100
 
 
-def test_a_shard_that_shows_its_damage_in_training_fails_the_run_which_goes_on_when_mended(
-    train: Train, corpus: Path, config: Path, tmp_path: Path
+def test_a_shard_that_shows_its_damage_in_training_is_named_and_the_run_goes_on_without_it(
+    train: Train, config: Path, tmp_path: Path
 ) -> None:
-    whole = damaged(corpus)
-    command = [sys.executable, "-m", "pipelines", "train", "--config", str(config)]
-    command += ["--corpus", str(corpus), "--output", str(tmp_path / "runs"), "--name", "mine"]
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    write_parquet(shards / "a.parquet", SENTENCES)
+    bad = write_parquet(shards / "b.parquet", SENTENCES)
+    damaged(bad)
     # A process of its own: warnings and the logs of libraries count as lines too.
-    failed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    failed = subprocess.run(
+        command_line(config, shards, tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
     shown = Outcome(failed.returncode, failed.stdout, failed.stderr)
     assert shown.code == 1
-    assert shown.error.startswith(f"{corpus} is no readable parquet file (")
+    assert shown.error.startswith(f"{bad} is no readable parquet file (")
     assert shown.error.endswith("): restore or remove it")
     folder = tmp_path / "runs" / "mine"
     assert not {"summary.json", "result.json", "best"} & {path.name for path in folder.iterdir()}
     assert not list(folder.glob("checkpoint-*"))
 
-    corpus.write_bytes(whole)
-    done = train("--corpus", corpus, "--tracking", f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    bad.unlink()
+    done = train("--corpus", shards, "--tracking", f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
     assert (done.code, done.err) == (0, "")
     summary = json.loads((tmp_path / "train.json").read_text())
     assert summary["steps"] == 2
@@ -441,7 +455,11 @@ def test_models_and_aliases_that_are_not_there_are_named(
             1,
             "there is no version 7 of known: check the number",
         ),
-        (("rollback", "known"), 1, "known has no previous champion to go back to"),
+        (
+            ("rollback", "known"),
+            1,
+            "known has no previous champion to go back to: promote the version you want",
+        ),
         (
             ("evaluate", "models:/known", *sets),
             2,
@@ -517,14 +535,12 @@ def test_a_refused_run_leaves_its_name_free_and_a_finished_one_holds_it(
     assert (went_on.code, went_on.err) == (0, "")
 
 
-def test_an_interrupted_run_says_that_it_goes_on(
-    corpus: Path, config: Path, tmp_path: Path
+def test_an_interrupted_run_says_that_it_goes_on_and_does_so_with_its_corpus_only(
+    train: Train, corpus: Path, config: Path, tmp_path: Path
 ) -> None:
     config.write_text(config.read_text().replace('"max_steps": 2', '"epochs": 10000'))
-    command = [sys.executable, "-m", "pipelines", "train", "--config", str(config)]
-    command += ["--corpus", str(corpus), "--output", str(tmp_path / "runs"), "--name", "mine"]
     process = subprocess.Popen(
-        [*command, "--set", "checkpoint.every=5"],
+        [*command_line(config, corpus, tmp_path), "--set", "checkpoint.every=5"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -541,3 +557,11 @@ def test_an_interrupted_run_says_that_it_goes_on(
     folder = tmp_path / "runs" / "mine"
     assert list(folder.glob("checkpoint-*/checkpoint.json"))
     assert not (folder / "summary.json").exists()
+
+    write_parquet(corpus, SENTENCES[1:])
+    refused = train("--corpus", corpus)
+    assert refused.code == 2
+    assert refused.error == (
+        "the corpus of run mine has changed since it began: choose another --name, or bring back "
+        "the files it began with"
+    )

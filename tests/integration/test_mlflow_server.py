@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import re
 import socket
 import subprocess
@@ -198,8 +197,7 @@ def test_a_server_killed_in_mid_run_costs_little_and_loses_nothing(
 ) -> None:
     run_id = _start(server.uri, tmp_path)
     spool = tmp_path / "spool.jsonl"
-    driver = MlflowTracker(server.uri, run_id, spool, Pace(records=5, seconds=1, retry_seconds=1))
-    tracker = pickle.loads(pickle.dumps(driver))  # as a worker gets it
+    tracker = MlflowTracker(server.uri, run_id, spool, Pace(records=5, seconds=1, retry_seconds=1))
     for step in range(20):
         tracker.log_metrics({"loss": 1 / (step + 1)}, step)
     server.kill()
@@ -245,7 +243,49 @@ def test_a_record_that_mlflow_refuses_does_not_hold_back_the_others(
     tracker.log_metrics({"a bad name: $": 1.0}, 2)
     tracker.log_metrics({"loss": 1.0}, 3)
     assert _steps(server.uri, run_id, "loss") == [1, 3]
-    assert "a record was dropped: tracking server" in caplog.text
+    tracker = MlflowTracker(server.uri, run_id, tmp_path / "spool.jsonl")
+    for step in range(10, 50):
+        tracker.log_metrics({"loss": 1.0} if step != 33 else {"also bad: $": 0.0}, step)
+    tracker.flush()
+    assert _steps(server.uri, run_id, "loss") == [1, 3, *range(10, 33), *range(34, 50)]
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(": tracking server")[0] for text in said] == [
+        "metrics of step 2 (a bad name: $) were dropped",
+        "metrics of step 33 (also bad: $) were dropped",
+    ]
+
+
+def test_what_a_finished_run_could_not_send_is_sent_later_and_once(
+    server: Server, tmp_path: Path, unused_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id, spool = _start(server.uri, tmp_path), tmp_path / "spool.jsonl"
+    for uri in (unused_uri, unused_uri):
+        MlflowTracker(uri, run_id, spool).finish("FINISHED")
+    assert f"{unused_uri} does not answer" in caplog.text
+    caplog.clear()
+    MlflowTracker(server.uri, run_id, spool).flush()
+    assert MlflowClient(server.uri, server.uri).get_run(run_id).info.status == "FINISHED"
+    MlflowTracker(unused_uri, run_id, spool).flush()  # nothing is left, so nobody is asked
+    assert caplog.text == ""
+
+
+def test_a_start_killed_before_it_noted_its_run_keeps_the_record_for_the_next(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = _start(server.uri, tmp_path)
+    MlflowTracker(server.uri, lost, tmp_path / "spool.jsonl", AT_ONCE).log_metrics({"loss": 1.0}, 1)
+    MlflowClient(server.uri, server.uri).delete_run(lost)
+    note = (tmp_path / "mlflow_run.json").read_text()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _start(server.uri, tmp_path)
+    assert (tmp_path / "mlflow_run.json").read_text() == note
+    assert _steps(server.uri, _start(server.uri, tmp_path), "loss") == [1]
 
 
 def test_training_goes_on_when_the_server_never_answers(silent_uri: str, tmp_path: Path) -> None:

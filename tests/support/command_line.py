@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -40,5 +41,10 @@ class CommandLine:
     def __call__(self, *arguments: object) -> Outcome:
         self._monkeypatch.setattr(sys, "argv", ["simcse", *map(str, arguments)])
         self._capture.readouterr()
-        code = main()
+        # `main` has SIGTERM raise `KeyboardInterrupt`, which is not for the tests after this one.
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            code = main()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
         return Outcome(code, *self._capture.readouterr())

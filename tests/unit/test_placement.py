@@ -111,6 +111,17 @@ def test_workers_that_leave_no_cpu_to_ray_data_are_refused(
         )
 
 
+def test_a_worker_that_no_machine_can_hold_is_refused() -> None:
+    with pytest.raises(
+        ClusterError,
+        match=r"^scale.cpus_per_worker is 6, but the largest machine has 4 CPUs: lower it$",
+    ):
+        place(
+            scale(num_workers=1, cpus_per_worker=6.0),
+            Resources(cpus=8, gpus=0, nodes=2, largest_node=4),
+        )
+
+
 @pytest.mark.parametrize(
     ("epochs", "max_steps", "steps"),
     [(1, None, 7), (3, None, 21), (3, 20, 20), (1, 7, 7), (1, 100, 7)],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simcse.errors import UsageError
-from simcse_platform.storage import RunFolder, check_writable
+from simcse_platform.storage import RunFolder, check_writable, write_atomically
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -54,6 +54,21 @@ def test_text_is_replaced_in_one_move(tmp_path: Path) -> None:
     folder.write_text("run.yaml", "nëw")
     assert (folder.path / "run.yaml").read_text(encoding="utf-8") == "nëw"
     assert [path.name for path in folder.path.iterdir()] == ["run.yaml"]
+
+
+def test_text_that_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new" / "note.json"
+    write_atomically(file, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, "new")
+    assert contents(tmp_path) == {"new/note.json": "old"}
 
 
 def test_what_is_published_takes_the_place_of_what_was_there(tmp_path: Path) -> None:

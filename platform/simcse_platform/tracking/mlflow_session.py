@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from requests import HTTPError, RequestException  # type: ignore[import-untyped]
+from requests import HTTPError, RequestException
 
 from simcse_platform.errors import TrackingError
 
