@@ -21,7 +21,8 @@ from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
-from simcse_platform.tracking.mlflow_tracker import CorpusRecord, MlflowTracker, start_run
+from simcse_platform.tracking.mlflow_tracker import CorpusRecord, start_run
+from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.training import checkpoint
 from simcse_platform.training.trainer import Show, fit, place, plan_steps
 from simcse_platform.training.worker import BEST
@@ -30,6 +31,7 @@ SETTINGS_FILE = "run.yaml"
 SUMMARY_FILE = "summary.json"
 PREPARED_FOLDER = ".prepared"
 CORPUS_FILE = "corpus.sha256"
+SPOOL_FILE = "tracking.jsonl"
 # What may differ between a run and its continuation: it changes where and how fast, not what.
 _RECORDING = ("tracking.", "checkpoint.")
 _PLACEMENT = ("scale.",)
@@ -102,6 +104,8 @@ def execute(
     if summary_file.exists():
         say(f"run {folder.name} is finished: nothing to do")
         summary = json.loads(summary_file.read_text(encoding="utf-8"))
+        # What a server that went away at the end did not get is sent now.
+        TrackedRun(uri, summary["run_id"], folder.path / SPOOL_FILE).open().flush()
         return FinishedRun(folder, uri, summary)
 
     placement = place(run.scale, resources)
@@ -109,7 +113,11 @@ def execute(
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
     _bind_corpus(folder, corpus)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
-    run_id, tracker = _start_record(uri, run, folder, corpus)
+    record = _start_record(uri, run, folder, corpus)
+    tracker = record.open()
+    tracker.log_params(flatten(run))
+    tracker.log_text(to_yaml(run), SETTINGS_FILE)
+    tracker.flush()
     try:
         with watch(plan_steps(run, corpus).total_steps) as show:
             result = fit(
@@ -117,15 +125,15 @@ def execute(
                 corpus,
                 dev_sets,
                 folder,
-                tracker,
+                record,
                 placement=placement,
-                lineage=_lineage(run, corpus, run_id),
+                lineage=_lineage(run, corpus, record.run_id),
                 show=show,
             )
-        summary = result.summary(run_id=run_id, model=folder.path / BEST)
+        summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
         tracker.log_table(score_rows(summary), "dev_scores.json")
         tracker.flush()
-        log_model(uri, run_id, folder.path / BEST)
+        log_model(uri, record.run_id, folder.path / BEST)
     except KeyboardInterrupt:
         tracker.finish("KILLED")
         raise
@@ -165,10 +173,8 @@ def _bind_corpus(folder: RunFolder, corpus: Corpus) -> None:
     folder.write_text(CORPUS_FILE, corpus.fingerprint)
 
 
-def _start_record(
-    uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus
-) -> tuple[str, MlflowTracker]:
-    spool = folder.path / "tracking.jsonl"
+def _start_record(uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus) -> TrackedRun:
+    spool = folder.path / SPOOL_FILE
     run_id = start_run(
         uri,
         run.tracking.experiment,
@@ -185,11 +191,7 @@ def _start_record(
             columns=corpus.columns,
         ),
     )
-    tracker = MlflowTracker(uri, run_id, spool)
-    tracker.log_params(flatten(run))
-    tracker.log_text(to_yaml(run), SETTINGS_FILE)
-    tracker.flush()
-    return run_id, tracker
+    return TrackedRun(uri, run_id, spool)
 
 
 def _lineage(run: TrainRun, corpus: Corpus, run_id: str) -> dict[str, JsonValue]:

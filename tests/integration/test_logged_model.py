@@ -18,7 +18,8 @@ from simcse_platform.tracking.mlflow_tracker import start_run
 
 
 @pytest.mark.parametrize(
-    "writer", ["mlflow.pyfunc.save_model", "mlflow.MlflowClient.log_model_artifacts"]
+    "writer",
+    ["simcse_platform.tracking.mlflow_model._save", "mlflow.MlflowClient.log_model_artifacts"],
 )
 def test_a_full_disk_is_not_blamed_on_the_server(
     writer: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,9 @@ class FileTracker(NullTracker):
     def __init__(self, file: Path) -> None:
         self._file = file
 
+    def open(self) -> FileTracker:
+        return self
+
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         with self._file.open("a") as lines:
             lines.write(json.dumps([step, dict(metrics)]) + "\n")

@@ -26,11 +26,11 @@ from simcse_platform.ingest.stream import PlannedDataConfig, window_dataset
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
-from simcse_platform.tracking.tracker import Tracker
 from simcse_platform.training import checkpoint
 from simcse_platform.training.worker import (
     FAILURE,
     RESULT,
+    Record,
     WorkerFailure,
     WorkerResult,
     WorkerSetup,
@@ -58,7 +58,7 @@ def fit(
     corpus: Corpus,
     dev_sets: Sequence[EvaluationSet],
     folder: RunFolder,
-    tracker: Tracker,
+    record: Record,
     *,
     placement: Placement,
     lineage: Mapping[str, JsonValue],
@@ -82,7 +82,7 @@ def fit(
                     folder=folder,
                     plan=plan,
                     dev_sets=tuple(dev_sets),
-                    tracker=tracker,
+                    record=record,
                     lineage=lineage,
                     threads=placement.threads_per_worker,
                     source_hash=provenance.source_hash(),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import ray.train
 import ray.train.torch
@@ -29,7 +29,7 @@ from simcse_platform.errors import ClusterError, StreamError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder
-from simcse_platform.tracking.tracker import Tracker
+from simcse_platform.tracking.tracker import NullTracker, Tracker
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.dev import DevEvaluation
@@ -43,6 +43,13 @@ RESULT = "result.json"
 FAILURE = "failure.json"
 
 
+class Record(Protocol):
+    """A way to the record of a run that is cheap to hand to every process."""
+
+    def open(self) -> Tracker:
+        """The tracker, opened once, on rank 0."""
+
+
 @dataclass(frozen=True)
 class WorkerSetup:
     """All that a worker needs to know, pickled by the driver."""
@@ -51,7 +58,7 @@ class WorkerSetup:
     folder: RunFolder
     plan: WindowPlan
     dev_sets: tuple[EvaluationSet, ...]
-    tracker: Tracker
+    record: Record
     lineage: Mapping[str, JsonValue]
     threads: int
     source_hash: str
@@ -75,6 +82,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         rank, world = rank_and_world()
         attempt, found = _of_rank_0((uuid.uuid4().hex[:8], checkpoint.newest(setup.folder)))
         engine, progress = _build(setup, found)
+        tracker = setup.record.open() if rank == 0 else NullTracker()
         progress = loop.train(
             engine,
             batches(
@@ -85,7 +93,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
                 first_step=progress.step,
             ),
             DevEvaluation(setup.dev_sets, engine.task.encoder),
-            _RayReporter(setup),
+            _RayReporter(setup, tracker),
             setup.run,
             total_steps=setup.plan.total_steps,
             progress=progress,
@@ -96,7 +104,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         if world > 1:
             dist.all_gather_object(peaks, peaks[0])
         if rank == 0:
-            setup.tracker.flush()
+            tracker.flush()
             result = WorkerResult(progress=progress, peak_rss_mb=max(peaks))
             setup.folder.write_text(RESULT, result.model_dump_json())
 
@@ -152,12 +160,13 @@ class WorkerFailure(BaseModel):
 class _RayReporter:
     """`loop.Reporter` that keeps things in the run folder, the tracker and the driver's display."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, setup: WorkerSetup, tracker: Tracker) -> None:
         self._setup = setup
+        self._tracker = tracker
         self._display = setup.progress
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._setup.tracker.log_metrics(values, step)
+        self._tracker.log_metrics(values, step)
         if self._display is not None:
             try:
                 self._display.put((step, dict(values)))
