@@ -16,17 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from simcse.batch import Batch
 from simcse.encoder import SentenceEncoder
-from simcse.errors import ModelError, SimcseError
+from simcse.errors import SimcseError
 from simcse.evaluation import Pairs, STSSet, evaluate
 from simcse_platform import config as settings
 from simcse_platform import provenance, runtime
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import ClusterError, TrainingError
+from simcse_platform.errors import TrainingError
 from simcse_platform.ingest.source import open_corpus
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.tracker import NullTracker
 from simcse_platform.training import checkpoint, trainer
+from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.worker import WorkerResult
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -47,7 +49,7 @@ DEV = STSSet(
 )
 
 Fail = Callable[[int, int], None]
-"""Called with rank and step of each batch before it is trained on."""
+"""Called with the rank and the step that it has reached, before it is taken or after the last."""
 
 
 class FileTracker(NullTracker):
@@ -141,26 +143,37 @@ def watched(folder: Path, fail: Fail | None) -> Callable[[Any], None]:
     """`train_worker` that writes down what it trains on, and fails where it is told to."""
 
     def watched_worker(config: Any) -> None:
-        from simcse_platform.training import worker
+        from simcse_platform.training import loop, worker
+        from simcse_platform.training.engine import rank_and_world
 
-        original = worker.batches
+        planned_batches, train, rank = worker.batches, loop.train, rank_and_world()[0]
+        with (folder / "starts").open("a") as starts:
+            starts.write(f"{rank}\n")
 
-        def batches(*args: Any, rank: int, **kwargs: Any) -> Iterator[Any]:
-            for batch in original(*args, rank=rank, **kwargs):
-                if fail:
-                    fail(rank, batch.step)
+        def reach(step: int) -> None:
+            if fail:
+                fail(rank, step)
+
+        def watched_batches(*args: Any, **kwargs: Any) -> Iterator[Batch]:
+            for batch in planned_batches(*args, **kwargs):
+                reach(batch.step)
                 with (folder / f"ids-{rank}.jsonl").open("a") as lines:
                     lines.write(json.dumps([batch.step, batch.row_ids_b.tolist()]) + "\n")
                 yield batch
 
-        worker.batches = batches
+        def watched_train(*args: Any, **kwargs: Any) -> Progress:
+            progress = train(*args, **kwargs)
+            reach(progress.step)
+            return progress
+
+        worker.batches, loop.train = watched_batches, watched_train
         worker.train_worker(config)
 
     return watched_worker
 
 
 def once(marker: Path, *, at_step: int, act: Callable[[], None]) -> Fail:
-    """On rank 1 before `at_step`, but only the first time."""
+    """On rank 1 at `at_step`, but only the first time."""
 
     def fail(rank: int, step: int) -> None:
         if (rank, step) == (1, at_step) and not marker.exists():
@@ -168,6 +181,11 @@ def once(marker: Path, *, at_step: int, act: Callable[[], None]) -> Fail:
             act()
 
     return fail
+
+
+def starts(folder: RunFolder) -> list[str]:
+    """The ranks of all workers that were started, one after the other."""
+    return (folder.path / "starts").read_text().split()
 
 
 def ids_by_step(folder: RunFolder, rank: int) -> list[tuple[int, list[int]]]:
@@ -286,85 +304,53 @@ def checkpoints(folder: RunFolder) -> list[int]:
     return [int(path.name.split("-")[1]) for path in sorted(folder.path.glob("checkpoint-*"))]
 
 
-def test_a_run_of_the_same_name_goes_on_from_the_last_checkpoint(runs: Runs, zero: Outcome) -> None:
-    def act() -> None:
+def test_a_run_goes_on_by_its_name_and_survives_killed_workers(runs: Runs, zero: Outcome) -> None:
+    """Bit for bit the undisturbed run, after four faults.
+
+    It is interrupted in step 9, its newest checkpoint is deleted, a worker is killed in step 10,
+    and one after the last checkpoint.
+    """
+
+    def raise_error() -> None:
         raise RuntimeError("the machine is gone")
 
-    fail = once(runs.output / "interrupted", at_step=6, act=act)
-    with pytest.raises(
-        TrainingError, match=r"^run interrupted failed: .*the machine is gone.*; run the same "
-    ):
-        runs.fit("interrupted", zero.run, fail)
-    assert checkpoints(runs.folder("interrupted")) == [4]
-
-    resumed = runs.fit("interrupted", zero.run, fail)
-    assert_same_end(resumed, zero)
-    steps = [step for step, _ in ids_by_step(resumed.folder, 0)]
-    assert steps[-8:] == list(range(4, STEPS))
-    assert checkpoints(resumed.folder) == [8, 12]
-
-
-def test_a_run_whose_newest_checkpoint_was_deleted_goes_on_from_the_one_before(
-    runs: Runs, ddp: Outcome
-) -> None:
-    folder = runs.folder("deleted")
-    shutil.copytree(ddp.folder.path, folder.path)
-    newest = checkpoint.newest(folder)
-    assert newest is not None
-    shutil.rmtree(folder.path / newest)
-    resumed = runs.fit("deleted", ddp.run)
-    assert_same_end(resumed, ddp)
-    assert [step for step, _ in ids_by_step(folder, 1)] == [*range(STEPS), *range(8, STEPS)]
-    assert checkpoints(folder) == [8, 12]
-
-
-def test_a_run_that_is_complete_is_not_trained_again(runs: Runs, ddp: Outcome) -> None:
-    folder = runs.folder("complete")
-    shutil.copytree(ddp.folder.path, folder.path)
-    again = runs.fit("complete", ddp.run)
-    assert again.result.progress == ddp.result.progress
-    assert len(ids_by_step(folder, 0)) == STEPS
-    assert checkpoints(folder) == [8, 12]
-
-
-def test_a_killed_worker_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
-    runs: Runs, ddp: Outcome
-) -> None:
-    def act() -> None:
+    def kill() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    fail = once(runs.output / "killed", at_step=6, act=act)
-    recovered = runs.fit("killed", runs.settings(0, max_failures=1), fail)
-    assert (runs.output / "killed").exists()
-    assert_same_end(recovered, ddp)
-    steps = [step for step, _ in ids_by_step(recovered.folder, 1)]
-    assert steps == [*range(6), *range(4, STEPS)]
+    folder = runs.folder("disturbed")
+    interrupt = once(runs.output / "interrupted", at_step=9, act=raise_error)
+    with pytest.raises(
+        TrainingError, match=r"^run disturbed failed: .*the machine is gone.*; run the same command"
+    ):
+        runs.fit("disturbed", zero.run, interrupt)
+    assert checkpoints(folder) == [4, 8]
+    shutil.rmtree(next(folder.path.glob("checkpoint-00000008-*")))
 
-
-def test_an_error_that_a_restart_cannot_mend_ends_the_run_at_once(runs: Runs) -> None:
-    folder = runs.folder("fatal").path
+    kill_in_step = once(runs.output / "killed", at_step=10, act=kill)
+    kill_at_end = once(runs.output / "killed-at-end", at_step=STEPS, act=kill)
 
     def fail(rank: int, step: int) -> None:
-        if step == 1:
-            with (folder / "tries").open("a") as tries:
-                tries.write(f"{rank}\n")
-            raise ModelError("the model has no weights: name another")
+        kill_in_step(rank, step)
+        kill_at_end(rank, step)
 
-    with pytest.raises(SimcseError, match=r"^the model has no weights: name another$") as raised:
-        runs.fit("fatal", runs.settings(0, max_failures=3), fail)
-    assert raised.value.exit_code == ModelError.exit_code == 2
-    tries = (folder / "tries").read_text().split()
-    assert len(tries) == len(set(tries)), "a worker was started again"
-    assert not (folder / "result.json").exists()
+    ended = runs.fit("disturbed", runs.settings(2, max_failures=2), fail)
+    assert_same_end(ended, zero)
+    steps = [step for step, _ in ids_by_step(folder, 1)]
+    assert steps == [*range(9), *range(4, 10), *range(8, STEPS)]
+    assert len(starts(folder)) == 2 * 4
+    assert checkpoints(folder) == [8, 12]
 
 
-def test_workers_that_run_other_sources_are_refused(
+def test_an_error_that_a_restart_cannot_mend_ends_the_run_at_once(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provenance, "source_hash", lambda: "of another tree")
     with pytest.raises(
-        ClusterError,
+        SimcseError,
         match=r"^this worker runs another version of the project than the command: install the "
         r"same one on every machine, or submit with cluster/runtime_env.yaml$",
     ):
-        runs.fit("other-sources", runs.settings(0))
+        runs.fit("other-sources", runs.settings(0, max_failures=3))
+    folder = runs.folder("other-sources")
+    assert len(starts(folder)) <= 2
+    assert not (folder.path / "result.json").exists()
