@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     from simcse_platform.runtime import Resources
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def project_loggers_as_made() -> None:
+    """What the project logs reaches the root logger, whatever a library did to loggers before."""
+    logging.disable(logging.NOTSET)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("simcse") and isinstance(logger, logging.Logger):
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
