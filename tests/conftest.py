@@ -36,6 +36,24 @@ def project_loggers_as_made() -> None:
             logger.setLevel(logging.NOTSET)
 
 
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Messages of the platform's loggers, heard there and not at the root logger."""
+    listener, logger = _Listener(), logging.getLogger("simcse_platform")
+    logger.addHandler(listener)
+    yield listener.messages
+    logger.removeHandler(listener)
+
+
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Plain Hugging Face folder of a 2-layer, 32-wide BERT with a pooler."""

@@ -234,25 +234,6 @@ def test_metrics_whose_answer_was_lost_are_there_once(server: Server, tmp_path: 
     assert _steps(server.uri, run_id, "loss") == list(range(5))
 
 
-class _Said(logging.Handler):
-    """Messages of the project's loggers, from their own root: libraries come and go at the top."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    handler, logger = _Said(), logging.getLogger("simcse_platform")
-    logger.addHandler(handler)
-    yield handler.messages
-    logger.removeHandler(handler)
-
-
 def test_a_record_that_mlflow_refuses_does_not_hold_back_the_others(
     server: Server, tmp_path: Path, said: list[str]
 ) -> None:
