@@ -59,10 +59,6 @@ class RaggedTokens:
         position_T = torch.repeat_interleave(starts_n[index_m], lengths_m) + within_T
         return RaggedTokens(self.ids_T[position_T], lengths_m)
 
-    def to(self, device: torch.device | str) -> RaggedTokens:
-        """The same tokens on another device."""
-        return RaggedTokens(self.ids_T.to(device), self.lengths_n.to(device))
-
     def padded(self, pad_id: int) -> tuple[Tensor, Tensor]:
         """Ids and attention mask, both int64 `[n, L]`; L is the longest sentence here."""
         longest = int(self.lengths_n.max())

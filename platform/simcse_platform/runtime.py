@@ -40,15 +40,13 @@ def connect(
     *,
     num_cpus: int | None = None,
     object_store_memory: int | None = None,
-    worker_logs: bool = False,
 ) -> Iterator[Resources]:
     """A connection to Ray; on leaving, what this call started is stopped.
 
     With `address` or `RAY_ADDRESS` it joins that cluster and ships the packages unless it runs
     inside a Ray job, which has shipped them. Without, it starts a cluster on this machine with
     `num_cpus` (default: its cores) and `object_store_memory` bytes. A connection that exists
-    already is used and kept. `worker_logs` shows what workers print. Raises `ClusterError` when no
-    cluster answers.
+    already is used and kept. Raises `ClusterError` when no cluster answers.
     """
     if ray.is_initialized():
         yield cluster_resources()
@@ -67,10 +65,10 @@ def connect(
             include_dashboard=False,
             runtime_env={"env_vars": environment},
             logging_level=logging.WARNING,
-            log_to_driver=worker_logs,
+            log_to_driver=False,
         )
     else:
-        _join(address, worker_logs)
+        _join(address)
     try:
         _silence_ray_data()
         yield cluster_resources()
@@ -117,7 +115,7 @@ def cause(error: BaseException) -> SimcseError | None:
     return None
 
 
-def _join(address: str, worker_logs: bool) -> None:
+def _join(address: str) -> None:
     _probe(address)
     # Inside a job Ray merges the job's runtime_env into ours and refuses two values for one key.
     shipped = {
@@ -129,7 +127,7 @@ def _join(address: str, worker_logs: bool) -> None:
             address=address,
             runtime_env=None if in_job() else shipped,
             logging_level=logging.WARNING,
-            log_to_driver=worker_logs,
+            log_to_driver=False,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise _no_answer(address, error) from None
