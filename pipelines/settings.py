@@ -73,6 +73,7 @@ def resolve(
     Paths become absolute, because workers have working directories of their own.
     """
     from pipelines import recipes
+    from simcse.views import WORDNET
     from simcse_platform import config as settings
 
     if (recipe is None) == (config is None):
@@ -95,6 +96,9 @@ def resolve(
     tree["data"]["corpus"] = [absolute(path) for path in tree["data"]["corpus"]]
     if tree["dev"]["data"]:
         tree["dev"]["data"] = absolute(tree["dev"]["data"])
+    if tree["views"]["synonyms"] not in (None, WORDNET):
+        tree["views"]["synonyms"] = absolute(tree["views"]["synonyms"])
+    tree["dev"]["tasks"] = [evaluation_task(task) for task in tree["dev"]["tasks"]]
     tree["encoder"]["model"] = model_source(tree["encoder"]["model"])
     return Resolved(settings.from_tree(tree), recipe or _given(config).stem)
 
@@ -104,6 +108,11 @@ def evaluation_data(data: Path | None) -> Path | None:
     if data is None and os.environ.get(DATA_VARIABLE):
         data = Path(os.environ[DATA_VARIABLE])
     return None if data is None else Path(absolute(str(data)))
+
+
+def evaluation_task(task: str) -> str:
+    """A user's own set as an absolute path, the name of any other set as it is."""
+    return absolute(task) if task.endswith(".tsv") else task
 
 
 def absolute(path: str) -> str:

@@ -14,8 +14,8 @@ class Batch:
     """This rank's rows of one global batch; b may be zero.
 
     `columns` holds one `RaggedTokens` of b sentences a text column: one column is unsupervised
-    (the sentence is encoded twice), two are anchor and positive, each further one is a hard
-    negative (paper sections 3 and 4).
+    (the sentence is encoded twice); two or more are the anchor, its positives (one, unless the
+    objective says otherwise) and hard negatives (paper sections 3 and 4).
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""Settings of the algorithm: what is trained, by which objective, with which optimiser."""
+"""Settings of the algorithm: what is trained, on which views, by which objective and optimiser."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Pooling = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"]
 Head = Literal["none", "training", "always"]
+PositiveView = Literal[
+    "same_sentence",
+    "word_deletion",
+    "delete_one_word",
+    "crop",
+    "synonyms",
+    "masked_language",
+    "next_sentence",
+    "next_three_sentences",
+]
+
+HIGHEST_SCALE = 100.0
+"""Largest 1 / temperature that a learnable temperature may reach (Radford et al. 2021, 2.5)."""
 
 
 class Settings(BaseModel):
@@ -33,7 +46,7 @@ class EncoderConfig(Settings):
     the model's own limit."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout probability of the encoder, attention included; null keeps the checkpoint's (0.1 in
-    BERT, the paper's table D.2 optimum)."""
+    BERT, the paper's table 3 optimum)."""
     length_buckets: int = Field(default=8, ge=1)
     """Chunks, sorted by length, that one forward is cut into, so that little of it is padding. The
     number is the same on every rank."""
@@ -49,10 +62,70 @@ class EncoderConfig(Settings):
 
 
 class ObjectiveConfig(Settings):
-    """The contrastive loss (paper equations 1, 4 and 5)."""
+    """The contrastive loss (paper equations 1, 4 and 5) and its options."""
 
     temperature: float = Field(default=0.05, gt=0)
-    """Softmax temperature on cosine similarity; the paper's value for every published model."""
+    """Softmax temperature on similarity; the paper's value for every published model."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """Cosine, or the dot product of vectors as they are (paper appendix D)."""
+    learnable_temperature: bool = False
+    """Train 1 / temperature too, on a log scale, without weight decay and never above 100."""
+    positives: int = Field(default=1, ge=1)
+    """Columns after the anchor that are positives; the ones after them are hard negatives."""
+    hard_negative_alpha: float = Field(default=1.0, gt=0)
+    """Weight of a row's own hard negatives in the denominator (paper section 6.3, table 7)."""
+    mask_false_negatives: bool = False
+    """Leave out keys of other rows that have the text of a row's anchor or positive, and positives
+    of other rows with the same anchor, over all workers."""
+    masked_language_weight: float = Field(default=0.0, ge=0)
+    """Weight of the masked-language-model term (paper appendix D: 0.1); 0 is without."""
+    masked_language_rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of tokens that the masked-language-model term predicts."""
+
+    @model_validator(mode="after")
+    def _learnable_temperature_in_range(self) -> Self:
+        if self.learnable_temperature and self.temperature < 1 / HIGHEST_SCALE:
+            raise ValueError(
+                f"objective.temperature is {self.temperature:g}, but a learnable one starts at "
+                f"{1 / HIGHEST_SCALE:g} or above: raise it, or set "
+                "objective.learnable_temperature=false"
+            )
+        return self
+
+
+class ViewsConfig(Settings):
+    """Where the positive of a sentence comes from when the corpus has one column (section 3)."""
+
+    positive: PositiveView = "same_sentence"
+    """The sentence again, under another dropout mask; or one of the paper's other views: altered
+    text (table 1), or the sentences that follow (table 2; needs `prepare --keep-order`, and takes
+    the sentence itself where a document ends)."""
+    rate: float = Field(default=0.1, gt=0, lt=1)
+    """Share of words deleted or cropped, or of tokens substituted."""
+    synonyms: str | None = None
+    """`wordnet`, or a file of lines `word<TAB>synonym<TAB>...`, for the positive `synonyms`."""
+    encoders: Literal[1, 2] = 1
+    """2 encodes positives and hard negatives by an encoder of their own (table 2); the one of the
+    anchors is kept."""
+    fixed_dropout_mask: bool = False
+    """Both views under the same dropout mask, which makes them equal (table 3, "fixed 0.1")."""
+    allow_equal_views: bool = False
+    """Train on a sentence twice although no dropout tells the two apart (table 3, p = 0)."""
+
+    @model_validator(mode="after")
+    def _options_compose(self) -> Self:
+        if (self.positive == "synonyms") != (self.synonyms is not None):
+            raise ValueError(
+                f"views.positive is {self.positive!r} and views.synonyms is {self.synonyms!r}: one "
+                "needs the other, so set views.positive=synonyms and views.synonyms=wordnet or a "
+                "file, or neither"
+            )
+        if self.fixed_dropout_mask and (self.positive != "same_sentence" or self.encoders == 2):
+            raise ValueError(
+                "views.fixed_dropout_mask makes two views of one sentence equal: it needs "
+                "views.positive=same_sentence and views.encoders=1"
+            )
+        return self
 
 
 class OptimConfig(Settings):

@@ -17,7 +17,8 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from simcse.backbone import length_limit, load_checkpoint, untrained_backbone
+from simcse import original_project
+from simcse.backbone import length_limit, load_checkpoint, read_config, untrained_backbone
 from simcse.config import EncoderConfig, Head, Pooling
 from simcse.errors import ModelError, UsageError
 from simcse.model_card import read_licence
@@ -25,9 +26,10 @@ from simcse.model_description import ModelDescription, read_description
 from simcse.model_folder import read_head, write_model_folder
 from simcse.model_source import locate
 from simcse.pooling import POOLINGS, DenseHead, needs_all_layers, pool
-from simcse.sentence_transformers_files import read_pooling
+from simcse.sentence_transformers_files import read_pooling, read_whitening
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
+from simcse.whitening import whitening_layer
 
 
 class SentenceEncoder(nn.Module):
@@ -44,6 +46,7 @@ class SentenceEncoder(nn.Module):
         pooling: Pooling,
         head_kind: Head = "none",
         head: DenseHead | None = None,
+        whitening: nn.Linear | None = None,
         max_length: int | None = None,
         length_buckets: int = 1,
         licence: str = "unknown",
@@ -51,10 +54,11 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.whitening = whitening
+        """Baseline of the literature: an affine map of the vector, fitted after training."""
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.head_kind: Head = head_kind
-        self.dimension = int(backbone.config.hidden_size)
         self.model_limit = length_limit(backbone, tokenizer)
         """Tokens the model can read in one sentence, special tokens included."""
         self.max_length = max_length or self.model_limit
@@ -63,20 +67,22 @@ class SentenceEncoder(nn.Module):
         self.licence = licence
 
     @classmethod
-    def from_config(cls, config: EncoderConfig, *, seed: int) -> Self:
-        """For training: the head comes from a folder that `save` wrote, or is new from `seed`.
+    def from_config(
+        cls, config: EncoderConfig, *, seed: int, backbone: PreTrainedModel | None = None
+    ) -> Self:
+        """For training: the head is that of an earlier SimCSE training, or new from `seed`.
 
-        Raises `ModelError` for a model that cannot be loaded, `UsageError` for settings that it
-        cannot have.
+        Folders that `save` wrote hold such a head, and so do checkpoints and models of the original
+        project. A whitening is left behind. `backbone` is one that was loaded from the same folder
+        already. Raises `ModelError` for a model that cannot be loaded, `UsageError` for settings
+        that it cannot have.
         """
         folder = check_config(config)
-        backbone = load_checkpoint(folder, dropout=config.dropout).backbone
-        saved = read_description(folder)
+        backbone = backbone or load_checkpoint(folder, dropout=config.dropout).backbone
         head = None
-        if config.head != "none" and saved and saved.head != "none":
-            head = _head_from(read_head(folder, saved.head))
-        elif config.head != "none":
-            head = DenseHead.initialised(
+        if config.head != "none":
+            trained = _trained_head(config.model, folder)
+            head = trained or DenseHead.initialised(
                 backbone.config.hidden_size,
                 standard_deviation=backbone.config.initializer_range,
                 seed=seed,
@@ -94,19 +100,15 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def load(cls, model: str | Path, *, pooling: Pooling | None = None) -> Self:
-        """For use, in evaluation mode; `pooling` None is what the folder says.
+        """For use, in evaluation mode; `pooling` None is what the model says.
 
-        A folder says it in `simcse.json`, or else in sentence-transformers' files. Raises
-        `ModelError` when it does not, and when [CLS] pooling wants a pooler that is not there.
+        It says so in `simcse.json`, else in sentence-transformers' files, else by a name as the
+        original project gives (`original_project.pooling_by_name`). Raises `ModelError` when it
+        does not, and when [CLS] pooling wants a pooler that is not there.
         """
         folder = locate(model)
         saved = read_description(folder)
-        chosen = pooling or (saved.pooling if saved else read_pooling(folder))
-        if chosen is None:
-            raise ModelError(
-                f"{model} does not say how its token states are pooled: choose a pooling, one of "
-                f"{', '.join(POOLINGS)}"
-            )
+        chosen = pooling or (saved.pooling if saved else _foreign_pooling(model, folder))
         backbone, pooler = load_checkpoint(folder)
         head_kind: Head = "none"
         weights: Mapping[str, Tensor] | None = None
@@ -120,15 +122,25 @@ class SentenceEncoder(nn.Module):
                     "cls_before_pooler for the state of [CLS] itself"
                 )
             head_kind, weights = "always", pooler
+        # Another pooling gives other vectors, to which it was not fitted.
+        whitened = saved is not None and saved.whitened and saved.pooling == chosen
         return cls(
             backbone,
             load_tokenizer(folder),
             pooling=chosen,
             head_kind=head_kind,
             head=_head_from(weights) if weights else None,
+            whitening=whitening_layer(read_whitening(folder)) if whitened else None,
             max_length=saved.max_length if saved else None,
             licence=read_licence(folder),
         ).eval()
+
+    @property
+    def dimension(self) -> int:
+        """Width D of a vector."""
+        if self.whitening is not None:
+            return self.whitening.out_features
+        return int(self.backbone.config.hidden_size)
 
     def forward(self, tokens: RaggedTokens) -> Tensor:
         """Vectors `[n, D]` in at least float32.
@@ -142,6 +154,19 @@ class SentenceEncoder(nn.Module):
         chunks = [self._encode(tokens.select(rows_m)) for rows_m in self._buckets(order_n)]
         vectors_nD = torch.cat(chunks)
         return vectors_nD[torch.argsort(order_n).to(vectors_nD.device)]
+
+    def token_states(self, tokens: RaggedTokens) -> Tensor:
+        """States of the last layer for every token, `[T, D]`, by as many calls as `forward`."""
+        order_n = torch.argsort(tokens.lengths_n, stable=True)
+        chunks = []
+        for rows_m in self._buckets(order_n):
+            chunk = tokens.select(rows_m)
+            ids_mL, mask_mL = self._padded(chunk)
+            output = self.backbone(input_ids=ids_mL, attention_mask=mask_mL)
+            chunks.append(output.last_hidden_state[mask_mL.bool()][: len(chunk.ids_T)])
+        numbered = RaggedTokens(torch.arange(len(tokens.ids_T)), tokens.lengths_n)
+        states_TD = torch.cat(chunks)
+        return states_TD[torch.argsort(numbered.select(order_n).ids_T).to(states_TD.device)]
 
     def padded_positions(self, tokens: RaggedTokens) -> int:
         """Positions that `forward` computes for these tokens, padding included."""
@@ -166,14 +191,16 @@ class SentenceEncoder(nn.Module):
         sentences: Sequence[str],
         *,
         batch_size: int = 64,
+        max_length: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> NDArray[np.float32]:
         """Vectors `[n, D]` in input order, without dropout, not normalised.
 
-        Longest first, so that memory that does not suffice shows at once. `progress` gets the
-        number of sentences done.
+        Sentences are cut to `max_length` tokens; None is the model's own limit. Longest first, so
+        that memory that does not suffice shows at once. `progress` gets the number of sentences
+        done.
         """
-        tokens = self.tokenize(sentences)
+        tokens = self.tokenize(sentences, max_length)
         order_n = torch.argsort(tokens.lengths_n, descending=True, stable=True)
         vectors_nD = torch.empty(len(tokens), self.dimension)
         was_training = self.training
@@ -216,11 +243,13 @@ class SentenceEncoder(nn.Module):
             tokenizer=self.tokenizer,
             weights=part("backbone."),
             head=part("head."),
+            whitening=part("whitening."),
             model_limit=self.model_limit,
             licence=self.licence,
             description=ModelDescription(
                 pooling=self.pooling,
                 head=self.head_kind,
+                whitened=self.whitening is not None,
                 max_length=self.max_length,
                 dimension=self.dimension,
                 lineage=dict(lineage or {}),
@@ -229,10 +258,14 @@ class SentenceEncoder(nn.Module):
         )
 
     def _encode(self, tokens: RaggedTokens) -> Tensor:
-        """Vectors `[m, D]` of one chunk; no rows cost one row of padding, attached to the graph."""
+        """Vectors `[m, D]` of one chunk, attached to the graph even where m is 0."""
+        return self._encode_chunk(*self._padded(tokens))[: len(tokens)]
+
+    def _padded(self, tokens: RaggedTokens) -> tuple[Tensor, Tensor]:
+        """Ids and mask `[m, L]` on the encoder's device; no rows become one row of padding."""
         rows = tokens if len(tokens) else RaggedTokens.from_lists([[self._pad_id]])
         ids_mL, mask_mL = (part.to(self.backbone.device) for part in rows.padded(self._pad_id))
-        return self._encode_chunk(ids_mL, mask_mL)[: len(tokens)]
+        return ids_mL, mask_mL
 
     def _encode_chunk(self, ids_mL: Tensor, mask_mL: Tensor) -> Tensor:
         output = self.backbone(
@@ -242,11 +275,10 @@ class SentenceEncoder(nn.Module):
         )
         # Reduced precision ends here: the head is cheap, and its error would enter every logit.
         with torch.autocast(ids_mL.device.type, enabled=False):
-            pooled_mD = pool(self.pooling, output, mask_mL)
-            if self.head is None or (self.head_kind == "training" and not self.training):
-                return pooled_mD
-            vectors_mD: Tensor = self.head(pooled_mD)
-            return vectors_mD
+            vectors_mD = pool(self.pooling, output, mask_mL)
+            if self.head is not None and (self.training or self.head_kind == "always"):
+                vectors_mD = self.head(vectors_mD)
+            return vectors_mD if self.whitening is None else self.whitening(vectors_mD)
 
     @property
     def _pad_id(self) -> int:
@@ -268,6 +300,33 @@ def check_config(config: EncoderConfig) -> Path:
             "tokens: lower it"
         )
     return folder
+
+
+def _foreign_pooling(model: str | Path, folder: Path) -> Pooling:
+    found = read_pooling(folder) or original_project.pooling_by_name(model)
+    if found is None and original_project.is_training_checkpoint(read_config(folder)):
+        raise ModelError(
+            f"{model} is a training checkpoint of the original SimCSE, which does not say whether "
+            "its dense layer is part of the vector: choose pooling cls for a supervised model, "
+            "cls_before_pooler for an unsupervised one"
+        )
+    if found is None:
+        raise ModelError(
+            f"{model} does not say how its token states are pooled: choose a pooling, one of "
+            f"{', '.join(POOLINGS)}"
+        )
+    return found
+
+
+def _trained_head(model: str, folder: Path) -> DenseHead | None:
+    """The head that SimCSE's training left in a folder, ours or the original project's."""
+    saved = read_description(folder)
+    if saved is not None:
+        return None if saved.head == "none" else _head_from(read_head(folder, saved.head))
+    if not original_project.is_trained(model, read_config(folder)):
+        return None
+    pooler = load_checkpoint(folder).pooler
+    return _head_from(pooler) if pooler else None
 
 
 def _head_from(weights: Mapping[str, Tensor]) -> DenseHead:

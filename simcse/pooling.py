@@ -27,14 +27,14 @@ def pool(pooling: Pooling, output: BaseModelOutput, mask_mL: Tensor) -> Tensor:
     assert last_mLD is not None
     match pooling:
         case "cls" | "cls_before_pooler":
-            return _promoted(last_mLD[:, 0])
+            return at_least_float32(last_mLD[:, 0])
         case "avg":
-            states_mLD = _promoted(last_mLD)
+            states_mLD = at_least_float32(last_mLD)
         case "avg_top2":
-            states_mLD = (_promoted(layers[-1]) + _promoted(layers[-2])) / 2
+            states_mLD = (at_least_float32(layers[-1]) + at_least_float32(layers[-2])) / 2
         case "avg_first_last":
             # Layer 0 is the embedding layer, which the original took by mistake at first.
-            states_mLD = (_promoted(layers[1]) + _promoted(layers[-1])) / 2
+            states_mLD = (at_least_float32(layers[1]) + at_least_float32(layers[-1])) / 2
     weight_mL1 = mask_mL[:, :, None].to(states_mLD.dtype)
     return (states_mLD * weight_mL1).sum(1) / weight_mL1.sum(1)
 
@@ -59,5 +59,6 @@ class DenseHead(nn.Module):
         return torch.tanh(self.dense(pooled_mD))
 
 
-def _promoted(states: Tensor) -> Tensor:
+def at_least_float32(states: Tensor) -> Tensor:
+    """The states in float32, or in the better precision that they have."""
     return states.to(torch.promote_types(states.dtype, torch.float32))

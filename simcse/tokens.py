@@ -5,9 +5,11 @@ n: sentences, T: tokens of all sentences together, L: longest sentence.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,3 +68,12 @@ class RaggedTokens:
         ids_nL = torch.full(mask_nL.shape, pad_id, dtype=torch.int64, device=self.ids_T.device)
         ids_nL[mask_nL] = self.ids_T
         return ids_nL, mask_nL.long()
+
+    def hashes(self) -> Tensor:
+        """int64 `[n]`: equal for sentences with the same ids, and in practice for no others."""
+        ids_T = self.ids_T.cpu().numpy()
+        parts = np.split(ids_T, self.lengths_n.cumsum(0).cpu().numpy()[:-1]) if len(self) else []
+        digests = b"".join(
+            hashlib.blake2b(part.tobytes(), digest_size=8).digest() for part in parts
+        )
+        return torch.from_numpy(np.frombuffer(digests, np.int64).copy())

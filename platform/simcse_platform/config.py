@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, Settings
+from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, Settings, ViewsConfig
 from simcse.errors import UsageError
 
 
@@ -100,6 +100,7 @@ class TrainRun(Settings):
 
     encoder: EncoderConfig
     objective: ObjectiveConfig = ObjectiveConfig()
+    views: ViewsConfig = ViewsConfig()
     optim: OptimConfig = OptimConfig()
     data: DataConfig = DataConfig()
     dev: DevConfig = DevConfig()
@@ -126,6 +127,25 @@ class TrainRun(Settings):
         if self.scale.offload and self.scale.zero_stage == 0:
             raise ValueError("scale.offload needs scale.zero_stage 1, 2 or 3")
         return self
+
+
+_ORIGINAL_NAMES = {
+    "model_name_or_path": "encoder.model",
+    "pooler_type": "encoder.pooling",
+    "mlp_only_train": "encoder.head=training (true) or encoder.head=always (false)",
+    "max_seq_length": "encoder.max_length",
+    "temp": "objective.temperature",
+    "hard_negative_weight": "objective.hard_negative_alpha, of which it is the logarithm",
+    "do_mlm": "objective.masked_language_weight, 0 being without",
+    "mlm_weight": "objective.masked_language_weight",
+    "mlm_probability": "objective.masked_language_rate",
+    "train_file": "data.corpus",
+    "per_device_train_batch_size": "global_batch_size, the rows of all devices together",
+    "num_train_epochs": "epochs",
+    "eval_steps": "dev.every",
+    "max_grad_norm": "optim.max_gradient_norm",
+}
+"""What the original's flags are called here; one that means something else must not pass."""
 
 
 def override(run: TrainRun, assignments: Sequence[str]) -> TrainRun:
@@ -218,6 +238,8 @@ def _fields(model: type[Settings], prefix: str = "") -> list[str]:
 
 
 def _unknown(path: str) -> str:
+    if ours := _ORIGINAL_NAMES.get(path.rpartition(".")[2]):
+        return f"{path} is a name of the original project: write {ours}"
     near = difflib.get_close_matches(path, _fields(TrainRun), n=1, cutoff=0.5)
     return f"there is no setting {path}" + (f": did you mean {near[0]}?" if near else "")
 

@@ -11,8 +11,10 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from simcse.composition import check_composition, describe_columns
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet
+from simcse.views import FOLLOWING, load_synonyms
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, load, to_yaml
 from simcse_platform.ingest.source import Corpus, open_corpus
@@ -109,8 +111,17 @@ def execute(
         return FinishedRun(folder, uri, summary)
 
     placement = place(run.scale, resources)
+    if run.views.synonyms:
+        load_synonyms(run.views.synonyms)
     check_server(uri)
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
+    check_composition(run.encoder, run.objective, run.views, corpus.columns)
+    if run.views.positive in FOLLOWING and not corpus.keep_order:
+        raise UsageError(
+            f"views.positive is {run.views.positive!r}, but the corpus does not keep the order of "
+            "its documents: prepare it with `simcse prepare --keep-order`"
+        )
+    say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
     _bind_corpus(folder, corpus)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
     record = _start_record(uri, run, folder, corpus)

@@ -100,7 +100,7 @@ def go_on_and_compare(rank: int, world: int, model: Path, folder: Path, stage: i
     assert name is not None
     loaded = checkpoint.load(RunFolder(folder), name)
     task = new_task(model)
-    task.load_state_dict(loaded.weights)
+    checkpoint.load_weights(task, loaded.weights)
     engine = new_engine(task, stage)
     engine.restore_moments(loaded.moments, loaded.progress.step)
     for parameter, moments in engine.moments():

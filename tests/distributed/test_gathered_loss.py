@@ -1,6 +1,6 @@
 """The gathered loss on W processes is the loss of one process, value and gradient.
 
-b: rows on a rank, B: rows on all ranks, h: hard negatives, V = 2 + h, D: width.
+b: rows on a rank, B: rows on all ranks, C: keys a row, V = 1 + C: vectors a row, D: width.
 """
 
 from __future__ import annotations
@@ -12,69 +12,81 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from simcse.config import ObjectiveConfig
 from simcse.gather import gather_rows
 from simcse.losses import contrastive_losses, gathered_contrastive_loss
 from support.ranks import run_on_ranks
+from support.row_by_row import row_by_row_loss
 
 TEMPERATURE = 0.05
 ROWS = {1: [(6,)], 2: [(3, 3), (5, 1), (6, 0)], 4: [(2, 2, 2, 2), (4, 1, 0, 2), (0, 0, 5, 0)]}
 HARD_NEGATIVES = (0, 1, 3)
+WITH_OPTIONS: list[tuple[int, dict[str, object], bool]] = [
+    (3, {"hard_negative_alpha": 0.5}, False),
+    (2, {"similarity": "dot", "temperature": 1.0}, False),
+    (4, {"positives": 2, "hard_negative_alpha": 2.0}, False),
+    (2, {}, True),
+    (4, {"positives": 2}, True),
+]
+"""V, settings and whether false negatives are masked."""
+
+Case = tuple[tuple[int, ...], int, dict[str, object], bool]
+"""Rows of each rank, V, settings of the objective, whether false negatives are masked."""
 
 
-def reference_loss(views_BVD: Tensor) -> Tensor:
-    """Equation 5 row by row: log-sum-exp over all positives and all hard negatives."""
-
-    def cosine(a_D: Tensor, b_D: Tensor) -> Tensor:
-        return (a_D * b_D).sum() / (a_D.square().sum().sqrt() * b_D.square().sum().sqrt())
-
-    total = torch.zeros((), dtype=views_BVD.dtype)
-    for i, row in enumerate(views_BVD):
-        exponents = [
-            torch.exp(cosine(row[0], other[view]) / TEMPERATURE)
-            for other in views_BVD
-            for view in range(1, len(row))
-        ]
-        own = torch.exp(cosine(row[0], views_BVD[i, 1]) / TEMPERATURE)
-        total = total - torch.log(own / torch.stack(exponents).sum())
-    return total / len(views_BVD)
+def all_cases(world: int) -> list[Case]:
+    plain = [(rows, 2 + hard, {}, False) for rows in ROWS[world] for hard in HARD_NEGATIVES]
+    return plain + [
+        (rows, views, options, masked)
+        for rows in ROWS[world]
+        for views, options, masked in WITH_OPTIONS
+    ]
 
 
-def all_cases(world: int) -> list[tuple[tuple[int, ...], int]]:
-    return [(rows, hard) for rows in ROWS[world] for hard in HARD_NEGATIVES]
+def make_views(total: int, views: int) -> Tensor:
+    generator = torch.Generator().manual_seed(total * 10 + views)
+    return torch.randn(total, views, 7, dtype=torch.float64, generator=generator)
 
 
-def make_views(total: int, hard: int) -> Tensor:
-    generator = torch.Generator().manual_seed(total * 10 + hard)
-    return torch.randn(total, 2 + hard, 7, dtype=torch.float64, generator=generator)
+def make_hashes(total: int, views: int) -> Tensor:
+    """Of texts from so small a stock that ranks share some."""
+    generator = torch.Generator().manual_seed(views)
+    return torch.randint(0, 7, (total, views), generator=generator)
 
 
 def own_rows(views_BVD: Tensor, rows: tuple[int, ...], rank: int) -> Tensor:
     first = sum(rows[:rank])
-    return views_BVD[first : first + rows[rank]].clone().requires_grad_()
+    return views_BVD[first : first + rows[rank]].clone()
 
 
 def difference_from_one_process(
-    rank: int, world: int, rows: tuple[int, ...], hard: int, variant: str
+    rank: int, world: int, case: Case, variant: str
 ) -> tuple[float, float]:
     """Largest error of the mean loss and of this rank's gradient of it."""
-    views_BVD = make_views(sum(rows), hard).requires_grad_()
-    want = reference_loss(views_BVD)
+    rows, views, options, masked = case
+    objective = ObjectiveConfig.model_validate({"temperature": TEMPERATURE, **options})
+    views_BVD = make_views(sum(rows), views).requires_grad_()
+    hashes_BV = make_hashes(sum(rows), views) if masked else None
+    want = row_by_row_loss(views_BVD, objective, hashes_BV)
     want.backward()
 
-    own_bVD = own_rows(views_BVD.detach(), rows, rank)
+    own_bVD = own_rows(views_BVD.detach(), rows, rank).requires_grad_()
     if variant == "gather without gradient":
         keys_BKD, first = gather_rows(own_bVD[:, 1:].detach())
         own_end = first + len(own_bVD)
         keys_BKD = torch.cat([keys_BKD[:first], own_bVD[:, 1:], keys_BKD[own_end:]])
+        own_bC = first + torch.arange(len(own_bVD))[:, None] + sum(rows) * torch.arange(views - 1)
         losses_b, _ = contrastive_losses(
-            own_bVD[:, 0],
-            keys_BKD.transpose(0, 1).flatten(0, 1),
-            first + torch.arange(len(own_bVD)),
-            temperature=TEMPERATURE,
+            own_bVD[:, 0], keys_BKD.transpose(0, 1).flatten(0, 1), own_bC, objective
         )
         loss = losses_b.sum() * world / sum(rows)
     else:
-        loss, _ = gathered_contrastive_loss(own_bVD, temperature=TEMPERATURE, global_rows=sum(rows))
+        loss, _ = gathered_contrastive_loss(
+            own_bVD,
+            objective,
+            global_rows=sum(rows),
+            hashes_bV=None if hashes_BV is None else own_rows(hashes_BV, rows, rank),
+        )
     if variant == "scaled by 1 / W":
         loss = loss / world
     loss.backward()
@@ -93,10 +105,10 @@ def difference_from_one_process(
 
 
 def check_equal(rank: int, world: int) -> None:
-    for rows, hard in all_cases(world):
-        loss_error, gradient_error = difference_from_one_process(rank, world, rows, hard, "ours")
-        assert loss_error < 1e-10, (rows, hard, loss_error)
-        assert gradient_error < 1e-10, (rows, hard, gradient_error)
+    for case in all_cases(world):
+        loss_error, gradient_error = difference_from_one_process(rank, world, case, "ours")
+        assert loss_error < 1e-10, (case, loss_error)
+        assert gradient_error < 1e-10, (case, gradient_error)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -105,16 +117,14 @@ def test_loss_and_gradient_equal_those_of_one_process(world: int, tmp_path: Path
 
 
 def check_wrong_variants_differ(rank: int, world: int) -> None:
-    for rows, hard in all_cases(world):
-        if sorted(rows)[-2] == 0:
+    for case in all_cases(world):
+        if sorted(case[0])[-2] == 0:
             continue  # one rank holds all rows, so there is nothing to lose in the gather
-        _, no_gradient = difference_from_one_process(
-            rank, world, rows, hard, "gather without gradient"
-        )
-        assert no_gradient > 1e-4, (rows, hard)
-        loss_error, scaled = difference_from_one_process(rank, world, rows, hard, "scaled by 1 / W")
-        assert loss_error > 1e-4, (rows, hard)
-        assert scaled > 1e-4, (rows, hard)
+        _, no_gradient = difference_from_one_process(rank, world, case, "gather without gradient")
+        assert no_gradient > 1e-4, case
+        loss_error, scaled = difference_from_one_process(rank, world, case, "scaled by 1 / W")
+        assert loss_error > 1e-4, case
+        assert scaled > 1e-4, case
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from simcse.batch import Batch
-from simcse.encoder import SentenceEncoder
-from simcse.objective import ContrastiveTask
+from simcse.objective import ContrastiveTask, build_task
 from simcse.optim import build_optimizer
 from simcse.tokens import RaggedTokens
 from simcse_platform.config import TrainRun
@@ -23,7 +22,7 @@ TIMES = {"rows_per_s", "tokens_per_s", "data_stall_share"}
 
 
 def make_task(run: TrainRun) -> ContrastiveTask:
-    return ContrastiveTask(SentenceEncoder.from_config(run.encoder, seed=run.seed), run.objective)
+    return build_task(run.encoder, run.objective, run.views, seed=run.seed)
 
 
 def ddp_engine(task: ContrastiveTask, run: TrainRun) -> DdpEngine:

@@ -22,9 +22,16 @@ def step(meter: Meter, *, rows: int, columns: int, output: TaskOutput) -> None:
     meter.add(batch, output, norm=float(rows), waited=0.5, seconds=2.0)
 
 
-def output(loss: float, correct: int, distance: float, tokens: int, positions: int) -> TaskOutput:
+def output(
+    loss: float, correct: int, distance: float, tokens: int, positions: int, **parts: float
+) -> TaskOutput:
     return TaskOutput(
-        torch.tensor(loss), torch.tensor(correct), torch.tensor(distance), tokens, positions
+        torch.tensor(loss),
+        torch.tensor(correct),
+        torch.tensor(distance),
+        tokens,
+        positions,
+        {name: torch.tensor(part) for name, part in parts.items()},
     )
 
 
@@ -88,3 +95,13 @@ def test_the_graph_of_a_step_is_let_go() -> None:
     del loss
     assert len(alive) == 0
     assert meter.read(Progress())["loss"] == 9.0
+
+
+def test_what_options_add_is_the_mean_over_steps() -> None:
+    meter = Meter(positives=2)
+    step(meter, rows=4, columns=4, output=output(1.0, 3, 3.0, 60, 80, temperature=0.05))
+    step(meter, rows=4, columns=4, output=output(1.0, 3, 3.0, 60, 80, temperature=0.03))
+    measured = meter.read(Progress())
+    assert measured["temperature"] == pytest.approx(0.04)
+    # Of 12 keys two are the anchor's own positives.
+    assert measured["negatives_per_anchor"] == 10

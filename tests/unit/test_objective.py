@@ -5,7 +5,6 @@ b: rows, h: hard negatives, V = 2 + h: vectors a row, N: keys, D: width.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from simcse import losses
 from simcse.batch import Batch
 from simcse.config import EncoderConfig, ObjectiveConfig
 from simcse.encoder import SentenceEncoder
-from simcse.losses import contrastive_losses, gathered_contrastive_loss
 from simcse.objective import ContrastiveTask, TaskOutput
 from simcse.tokens import RaggedTokens
 
@@ -128,42 +126,6 @@ def test_measurements_are_those_of_the_rows(tiny_encoder: Path) -> None:
     assert output.tokens == sum(lengths)
     # 15 sentences in three buckets of five, each padded to its own longest.
     assert output.positions == 5 * (lengths[4] + lengths[9] + lengths[14])
-
-
-@pytest.mark.parametrize("keys", [2, 3, 16])
-def test_orthogonal_embeddings_have_the_loss_log_of_one_plus_the_rest_over_e(keys: int) -> None:
-    one_hot_ND = torch.eye(keys, dtype=torch.float64)
-    views_NVD = torch.stack([one_hot_ND, one_hot_ND], dim=1)
-    loss, correct = gathered_contrastive_loss(views_NVD, temperature=1.0, global_rows=keys)
-    assert loss.item() == pytest.approx(math.log(1 + (keys - 1) / math.e), abs=1e-12)
-    assert correct == keys
-
-
-@pytest.mark.parametrize("hard_negatives", [0, 1])
-def test_embeddings_of_zero_have_the_loss_log_of_the_number_of_keys(hard_negatives: int) -> None:
-    views_bVD = torch.zeros(6, 2 + hard_negatives, 4, dtype=torch.float64)
-    loss, _ = gathered_contrastive_loss(views_bVD, temperature=1.0, global_rows=6)
-    assert loss.item() == pytest.approx(math.log(6 * (1 + hard_negatives)), abs=1e-12)
-
-
-def test_the_length_of_vectors_does_not_matter() -> None:
-    views_bVD = torch.randn(
-        4, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    scale_bV1 = torch.rand(4, 3, 1, dtype=torch.float64) + 0.5
-    plain, _ = gathered_contrastive_loss(views_bVD, temperature=0.05, global_rows=4)
-    scaled, _ = gathered_contrastive_loss(views_bVD * scale_bV1, temperature=0.05, global_rows=4)
-    assert scaled.item() == pytest.approx(plain.item(), abs=1e-12)
-
-
-def test_half_precision_vectors_get_a_float32_loss() -> None:
-    anchors_bD = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    losses_b, _ = contrastive_losses(anchors_bD, anchors_bD, torch.arange(4), temperature=0.05)
-    want_b, _ = contrastive_losses(
-        anchors_bD.float(), anchors_bD.float(), torch.arange(4), temperature=0.05
-    )
-    assert losses_b.dtype == torch.float32
-    assert losses_b.equal(want_b)
 
 
 def test_autocast_to_bf16_reaches_the_encoder_and_leaves_the_loss_in_float32(

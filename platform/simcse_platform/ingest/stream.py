@@ -90,7 +90,7 @@ def batches(
     for found in _slices(iterator):
         if found["step"].as_py() == NO_STEP or found["step"].as_py() < first_step:
             continue
-        batch = to_batch(found, len(plan.corpus.columns))
+        batch = to_batch(found, plan.num_columns)
         start, stop = rank_rows(batch.global_rows, rank, world_size)
         epoch = step // plan.order.steps_per_epoch
         turn = (batch.epoch, batch.step, found["rank"].as_py(), len(batch))

@@ -9,28 +9,22 @@ sentences.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import accumulate, chain, count, pairwise
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, count
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from simcse.batch import Batch
-from simcse.errors import DataError
-from simcse.tokenizer import load_tokenizer, tokenize
+from simcse.config import ViewsConfig
 from simcse.tokens import RaggedTokens
-from simcse_platform.ingest import readers
-from simcse_platform.ingest.manifest import TOKENS_SUFFIX
-from simcse_platform.ingest.parquet import corrupt, open_file
-from simcse_platform.ingest.plan import Order, Range, Window, rank_rows
+from simcse_platform.ingest.columns import Ragged, read_columns
+from simcse_platform.ingest.plan import Order, Window, rank_rows
 from simcse_platform.ingest.source import Corpus
 
 NO_STEP = -1
@@ -50,6 +44,13 @@ class WindowPlan:
     batches_per_window: int
     total_steps: int
     """Steps of the run; it may end within an epoch."""
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    """Where positives come from that the corpus has no column for."""
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of a batch: those of the corpus, and the positive that a view makes."""
+        return len(self.corpus.columns) + (self.views.positive != "same_sentence")
 
     @cached_property
     def order(self) -> Order:
@@ -64,7 +65,9 @@ class WindowPlan:
         window = self.order.window(number)
         permutation_R = self.order.permutation(window)
         row_ids_R = self.order.row_ids(window)[permutation_R]
-        columns = _read_columns(self.corpus, window, permutation_R)
+        columns = read_columns(
+            self.corpus, self.views, window, permutation_R, row_ids_R, seed=self.seed
+        )
         return _slice_table(window.epoch, self._cuts(window, world_size), row_ids_R, columns)
 
     def _cuts(self, window: Window, world_size: int) -> list[_Cut]:
@@ -105,16 +108,8 @@ def to_batch(slice_row: Mapping[str, pa.Scalar], num_columns: int) -> Batch:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ragged:
-    """Sentences of one column as in `RaggedTokens`."""
-
-    ids_T: NDArray[np.int32]
-    lengths_R: NDArray[np.int32]
-
-
 def _slice_table(
-    epoch: int, cuts: Sequence[_Cut], row_ids_R: NDArray[np.int64], columns: Sequence[_Ragged]
+    epoch: int, cuts: Sequence[_Cut], row_ids_R: NDArray[np.int64], columns: Sequence[Ragged]
 ) -> pa.Table:
     lists: dict[str, pa.Array] = {
         "row_ids": pa.array([row_ids_R[cut.start : cut.stop] for cut in cuts], _INT64S)
@@ -138,81 +133,5 @@ def _slice_table(
     )
 
 
-def _read_columns(
-    corpus: Corpus, window: Window, permutation_R: NDArray[np.int64]
-) -> list[_Ragged]:
-    """The window's sentences in training order, one entry a text column."""
-    found: dict[Range, pa.Table] = {}
-    for shard in {part.shard for part in window.ranges}:
-        asked = [part for part in window.ranges if part.shard == shard]
-        found |= _read_ranges(corpus, corpus.files[shard], asked)
-    table = pa.concat_tables([found[part] for part in window.ranges]).take(permutation_R)
-    columns = [column.combine_chunks() for column in table.columns]
-    if corpus.tokenised:
-        return [_Ragged(c.flatten().to_numpy(), _lengths(c)) for c in columns]
-    return [_tokenise(corpus, column.to_pylist()) for column in columns]
-
-
-def _read_ranges(corpus: Corpus, file: str, ranges: Sequence[Range]) -> dict[Range, pa.Table]:
-    """The rows of one file that are asked for, from no more than the row groups that hold them."""
-    suffix = TOKENS_SUFFIX if corpus.tokenised else ""
-    try:
-        parquet = open_file(file)
-        groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
-        begins = list(accumulate(groups, initial=0))
-        needed = [
-            group
-            for group, (begin, end) in enumerate(pairwise(begins))
-            if any(part.start < end and part.stop > begin for part in ranges)
-        ]
-        table = parquet.read_row_groups(needed, columns=[c + suffix for c in corpus.columns])
-    except (pa.ArrowException, OSError) as error:
-        raise corrupt(file, error) from error
-    # Groups left out move what follows forward: where each needed group begins in the table.
-    shifted = dict(zip(needed, accumulate((groups[g] for g in needed), initial=0), strict=False))
-    found: dict[Range, pa.Table] = {}
-    for part in ranges:
-        group = bisect_right(begins, part.start) - 1
-        rows = table.slice(shifted[group] + part.start - begins[group], len(part))
-        found[part] = rows if corpus.tokenised else _checked(rows, file, part.start)
-    return found
-
-
-def _checked(rows: pa.Table, file: str, first_row: int) -> pa.Table:
-    """Texts as plain strings. Raises `DataError` naming the first row without a usable text."""
-    columns = []
-    for name in rows.column_names:
-        texts = rows[name].cast(pa.string()).combine_chunks()
-        bad = dict.fromkeys(readers.invalid_utf8(texts), readers.NOT_UTF8)
-        if not bad:
-            blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
-            bad = dict.fromkeys(np.flatnonzero(blank).tolist(), "empty")
-        for place, reason in bad.items():
-            raise DataError(
-                f"{file}:{first_row + place + 1}: the text in column {name!r} is {reason}: "
-                "`simcse prepare` sorts such rows out"
-            )
-        columns.append(texts)
-    return pa.table(columns, names=rows.column_names)
-
-
-def _tokenise(corpus: Corpus, texts: Sequence[str]) -> _Ragged:
-    clean = [readers.collapse_spaces(text) for text in texts]
-    ids = tokenize(_tokenizer(corpus.tokenizer_model), clean, corpus.max_length)
-    lengths_R = np.fromiter(map(len, ids), np.int32, len(ids))
-    ids_T = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths_R.sum()))
-    return _Ragged(ids_T, lengths_R)
-
-
-def _lengths(lists: pa.ListArray) -> NDArray[np.int32]:
-    lengths: NDArray[np.int32] = pc.list_value_length(lists).to_numpy()
-    return lengths
-
-
 def _tensor(scalar: pa.ListScalar) -> Tensor:
     return torch.from_numpy(scalar.values.to_numpy().astype(np.int64))
-
-
-@cache
-def _tokenizer(model: str) -> PreTrainedTokenizerFast:
-    return load_tokenizer(model)

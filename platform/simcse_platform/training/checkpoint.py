@@ -11,7 +11,7 @@ import hashlib
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError
@@ -161,6 +161,12 @@ def load(folder: RunFolder, name: str) -> Checkpoint:
             else:
                 moments[parameter][kind] = tensor
     return Checkpoint(name, manifest.progress, manifest.run, weights, dict(moments))
+
+
+def load_weights(task: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Set every parameter of the task that was saved; a tied one is named once."""
+    assert weights.keys() == dict(task.named_parameters()).keys()
+    task.load_state_dict(weights, strict=False)
 
 
 def _whole(folder: RunFolder) -> Iterator[str]:

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from simcse import metrics
 from simcse.encoder import SentenceEncoder
-from simcse.evaluation import EmbeddingTable, EvaluationSet, distinct_sentences, metric_name
+from simcse.evaluation import (
+    EmbeddingTable,
+    EvaluationSet,
+    STSSet,
+    distinct_sentences,
+    metric_name,
+)
+from simcse.evaluation.geometry import positive_alignment
 from simcse.gather import gather_rows
 from simcse_platform.training.engine import Engine, rank_and_world
 
@@ -26,8 +33,9 @@ class DevScores(NamedTuple):
 
     headlines: dict[str, float]
     """Each set's headline by metric name."""
-    uniformity: float
-    """Of all dev sentences (paper section 7, equation 7): the lower, the more evenly spread."""
+    geometry: dict[str, float]
+    """Uniformity of all dev sentences by metric name, and the alignment of STS-B's positive pairs
+    where STS-B is scored (paper section 7, figure 2): lower is better in both."""
 
     @property
     def mean(self) -> float:
@@ -80,7 +88,12 @@ class DevEvaluation:
         vectors_ND[np.concatenate(shares)] = gathered_ND.numpy()
         table = EmbeddingTable(self._sentences, vectors_ND)
         found = [(evaluated, evaluated.score(table)) for evaluated in self._sets]
+        geometry = {"dev_uniformity": metrics.uniformity(vectors_ND)}
+        for evaluated in self._sets:
+            if isinstance(evaluated, STSSet) and evaluated.name == "STSBenchmark":
+                [pairs] = evaluated.subsets.values()
+                geometry["dev_alignment"] = positive_alignment(pairs, table)
         return DevScores(
             {metric_name(evaluated, scores): scores.headline for evaluated, scores in found},
-            uniformity=metrics.uniformity(vectors_ND),
+            geometry,
         )

@@ -57,7 +57,7 @@ def train(
     Raises `TrainingError` when the gradient is no longer finite.
     """
     keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
-    meter = Meter()
+    meter = Meter(positives=run.objective.positives)
     rank, _ = rank_and_world()
     if dev and progress.step == 0:
         progress.dev_before = keeper.evaluate(progress)
@@ -113,7 +113,7 @@ class _Keeper:
     def evaluate(self, progress: Progress) -> dict[str, float]:
         """Score the dev sets, and keep the model if none before was better. Collective."""
         found = self.dev.score(self.engine)
-        self.log(progress, {**found.headlines, "dev_uniformity": found.uniformity})
+        self.log(progress, {**found.headlines, **found.geometry})
         if progress.best is None or found.mean > progress.best.score:
             progress.best = Best(step=progress.step, score=found.mean, scores=found.headlines)
             progress.evaluations_without_gain = 0
@@ -135,7 +135,11 @@ class _Keeper:
             folder = Path(scratch) / "model"
             self.engine.task.encoder.save(
                 folder,
-                state_dict={name.removeprefix("encoder."): w for name, w in weights.items()},
+                state_dict={
+                    name.removeprefix("encoder."): weight
+                    for name, weight in weights.items()
+                    if name.startswith("encoder.")
+                },
                 lineage={**self.lineage, "step": progress.step},
                 scores=progress.best.scores if progress.best else {},
             )

@@ -14,7 +14,8 @@ from simcse_platform.training.engine import rank_and_world
 class Meter:
     """Sums over steps on this rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, positives: int = 1) -> None:
+        self._positives = positives
         self._clear()
 
     def _clear(self) -> None:
@@ -43,6 +44,7 @@ class Meter:
         if not self._steps:
             return {}
         world = rank_and_world()[1]
+        names = sorted(self._outputs[0].parts)
         sums = torch.tensor(
             [
                 sum(float(output.loss) for output in self._outputs),
@@ -52,13 +54,14 @@ class Meter:
                 sum(output.positions for output in self._outputs),
                 self._waited,
                 self._seconds,
+                *(sum(float(output.parts[name]) for output in self._outputs) for name in names),
             ],
             dtype=torch.float64,
             device=self._outputs[0].loss.device,
         )
         if world > 1:
             dist.all_reduce(sums)
-        loss, correct, squared_distance, tokens, positions, waited, seconds = sums.tolist()
+        loss, correct, squared_distance, tokens, positions, waited, seconds, *parts = sums.tolist()
         progress.rows += self._global_rows
         progress.tokens += int(tokens)
         progress.positions += int(positions)
@@ -69,11 +72,12 @@ class Meter:
             "in_batch_accuracy": correct / self._global_rows,
             "alignment": squared_distance / self._global_rows,
             "gradient_norm": self._norm / self._steps,
-            "negatives_per_anchor": self._keys / self._steps - 1,
+            "negatives_per_anchor": self._keys / self._steps - self._positives,
             "rows_per_s": self._global_rows / (seconds / world),
             "tokens_per_s": tokens / (seconds / world),
             "padding_efficiency": tokens / positions,
             "data_stall_share": waited / seconds,
+            **{name: part / world / self._steps for name, part in zip(names, parts, strict=True)},
         }
         self._clear()
         return measured

@@ -127,6 +127,7 @@ def plan_steps(run: TrainRun, corpus: Corpus) -> WindowPlan:
         global_batch_size=run.global_batch_size,
         batches_per_window=run.data.batches_per_window,
         total_steps=min(total_steps, run.max_steps or total_steps),
+        views=run.views,
     )
 
 

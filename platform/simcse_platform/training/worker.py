@@ -18,10 +18,9 @@ from pydantic import BaseModel, JsonValue
 from ray.exceptions import RayError
 from ray.util.queue import Queue
 
-from simcse.encoder import SentenceEncoder
 from simcse.errors import SimcseError
 from simcse.evaluation import EvaluationSet
-from simcse.objective import ContrastiveTask
+from simcse.objective import build_task
 from simcse.optim import build_optimizer
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, to_yaml
@@ -187,16 +186,17 @@ class _RayReporter:
 def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
     """The engine and where it stands: at checkpoint `found`, or at the start."""
     run, scale = setup.run, setup.run.scale
-    encoder = SentenceEncoder.from_config(run.encoder, seed=run.seed)
-    task = ContrastiveTask(
-        encoder,
+    task = build_task(
+        run.encoder,
         run.objective,
+        run.views,
+        seed=run.seed,
         autocast_dtype=torch.bfloat16 if scale.precision == "bf16" else None,
     ).to(ray.train.torch.get_device())
     loaded = None
     if found is not None:
         loaded = checkpoint.load(setup.folder, found)
-        task.load_state_dict(loaded.weights)
+        checkpoint.load_weights(task, loaded.weights)
     optimizer = build_optimizer(task, run.optim)
     norm = run.optim.max_gradient_norm
     engine: Engine = (

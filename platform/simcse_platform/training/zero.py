@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -15,7 +16,7 @@ from simcse.batch import Batch
 from simcse.objective import ContrastiveTask, TaskOutput
 from simcse.tokens import RaggedTokens
 from simcse_platform.config import ScaleConfig
-from simcse_platform.training.engine import MOMENTS, set_learning_rate
+from simcse_platform.training.engine import MOMENTS, rank_and_world, set_learning_rate
 
 
 class ZeroEngine:
@@ -85,12 +86,21 @@ class ZeroEngine:
         self._link_moments()
         for name, parameter in self.task.named_parameters():
             for moment, value in moments[name].items():
-                self._deepspeed.utils.safe_set_full_optimizer_state(
-                    parameter, value.to(parameter.device), moment
-                )
+                self._set_moment(parameter, moment, value.to(parameter.device))
         for state in self._optimizer.optimizer.state.values():
             state["step"] = torch.tensor(float(step))
         self._engine.global_steps = step
+
+    def _set_moment(self, parameter: Any, moment: str, value: Tensor) -> None:
+        utils = self._deepspeed.utils
+        if not hasattr(parameter, "ds_id"):
+            utils.safe_set_full_optimizer_state(parameter, value, moment)
+            return
+        # Stage 3 takes whole tensors only where their elements divide evenly among the ranks.
+        size, (rank, world) = parameter.partition_numel(), rank_and_world()
+        padded = F.pad(value.flatten(), (0, size * world - value.numel()))
+        own = padded[rank * size : (rank + 1) * size]
+        utils.safe_set_local_optimizer_state(parameter, own, moment)
 
     def _link_moments(self) -> None:
         # Stages 1 and 2 link parameters to their moments once, after the step of the first of two
@@ -104,8 +114,13 @@ class ZeroEngine:
         for group in self._optimizer.param_groups:
             group["weight_decay"] = 0.0
         self._engine.train()
-        # Training mode, because a head may be left out at evaluation, and all gradients must exist.
-        self._engine.backward(self._engine(RaggedTokens.from_lists([[0]])).sum() * 0.0)
+        # One row of every view, since the gradient of every parameter must exist.
+        views = 1 + self.task.objective.positives
+        columns = (RaggedTokens.from_lists([[0]]),) * views
+        batch = Batch(
+            epoch=0, step=0, global_rows=1, row_ids_b=torch.zeros(1).long(), columns=columns
+        )
+        self._engine.backward(self._engine(batch).loss * 0.0)
         self.step(0.0)
         for group, decay in zip(self._optimizer.param_groups, decays, strict=True):
             group["weight_decay"] = decay
