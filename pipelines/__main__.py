@@ -20,7 +20,9 @@ from pipelines.doctor import doctor
 from pipelines.evaluate import evaluate
 from pipelines.prepare import prepare
 from pipelines.registry import promote, register, rollback
+from pipelines.search import search
 from pipelines.train import train
+from pipelines.whiten import whiten
 from simcse.errors import SimcseError, UsageError
 
 STOPPED = 3
@@ -33,7 +35,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, prepare, train, evaluate, register, promote, rollback, doctor):
+for command in (
+    demo,
+    prepare,
+    train,
+    evaluate,
+    search,
+    whiten,
+    register,
+    promote,
+    rollback,
+    doctor,
+):
     app.command()(command)
 
 

@@ -25,11 +25,11 @@ from simcse.errors import UsageError
 from simcse_platform.storage import check_writable, write_atomically
 
 
-def _may_be_written(path: Path | None) -> Path | None:
-    """The path of `--json`; a wrong one is found before the work, not after it."""
+def may_be_written(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The path of a result; a wrong one is found before the work, not after it."""
     if path is not None:
         if path.is_dir():
-            raise UsageError(f"--json {path} is a folder: name a file")
+            raise UsageError(f"{parameter.opts[0]} {path} is a folder: name a file")
         check_writable(path.absolute().parent)
     return path
 
@@ -37,7 +37,7 @@ def _may_be_written(path: Path | None) -> Path | None:
 JsonFile = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="FILE", callback=_may_be_written, help="Write the result to this file."
+        "--json", metavar="FILE", callback=may_be_written, help="Write the result to this file."
     ),
 ]
 
@@ -55,11 +55,15 @@ def write_json(path: Path | None, result: Mapping[str, Any]) -> None:
     """The result to `path`, in one move; nothing without a path."""
     if path is None:
         return
-    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n", option="--json")
+
+
+def write_text(path: Path, text: str, *, option: str) -> None:
+    """A result to the path that an option named, in one move."""
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise UsageError(f"--json {path} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from None
 
 
 class Show(Protocol):

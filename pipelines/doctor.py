@@ -112,7 +112,7 @@ def _tracking(tracking: str | None, output: Path) -> Finding:
 
 
 def _data(data: Path | None) -> Finding:
-    from simcse.evaluation import load_sts
+    from simcse.evaluation import load_sets
 
     folder = settings.evaluation_data(data)
     if folder is None:
@@ -123,7 +123,7 @@ def _data(data: Path | None) -> Finding:
             "the mteb/* datasets",
         )
     try:
-        loaded = load_sts(["sts"], data=folder, mode="test")
+        loaded = load_sets(["sts"], data=folder, mode="test")
     except SimcseError as error:
         return Finding("sts data", "broken", str(error))
     found = ", ".join(evaluated.name for evaluated in loaded.sets) or "no set"

@@ -1,4 +1,4 @@
-"""`simcse evaluate`: a model's scores on the STS sets, as the literature reports them."""
+"""`simcse evaluate`: a model's scores on the literature's sets, as the literature reports them."""
 
 from __future__ import annotations
 
@@ -8,83 +8,94 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines import settings
-from pipelines.console import JsonFile, progress_bar, say, write_json
+from pipelines import embedders, settings
+from pipelines.console import JsonFile, may_be_written, progress_bar, say, write_json, write_text
 
 if TYPE_CHECKING:
-    from simcse.config import Pooling
-    from simcse.encoder import SentenceEncoder
-    from simcse.evaluation import EvaluationSet, Scores
+    from simcse.evaluation import Embedder, Evaluation, EvaluationSet
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Folder, hub id, or models:/NAME@alias.")
 ]
 Tasks = Annotated[
-    str, typer.Option(metavar="NAMES", help="`sts`, or names of sets separated by commas.")
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="sts, transfer, full, names of sets and paths of .tsv files, separated by commas.",
+    ),
 ]
 
 
 def evaluate(
-    model: ModelArgument,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Folder, hub id, models:/NAME@alias, or a .txt or .vec file of word vectors.",
+        ),
+    ] = None,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:ATTRIBUTE",
+            help="Instead of MODEL, any object with encode(list of sentences), or a class or "
+            "function that makes one.",
+        ),
+    ] = None,
     pooling: Annotated[
         Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"] | None,
         typer.Option(help="How token states become one vector; default: as the folder says."),
     ] = None,
     tasks: Tasks = "sts",
     mode: Annotated[
-        Literal["test", "dev"], typer.Option(help="The split; dev has STS-B and SICK-R only.")
+        Literal["test", "dev", "fasttest"],
+        typer.Option(help="dev scores dev splits; fasttest is test with quicker transfer tasks."),
     ] = "test",
     data: settings.Data = None,
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
     json_file: JsonFile = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=may_be_written, help="Write the tables to this file as well."
+        ),
+    ] = None,
 ) -> None:
-    """Score a model on sentence similarity: Spearman and Pearson x 100 in SentEval's settings."""
+    """Score a model in SentEval's settings: Spearman on STS, accuracy on transfer tasks, x 100."""
     from pipelines import evaluation_sets
-    from simcse.evaluation import evaluation_report, render_table
+    from simcse.evaluation import evaluation_report, render_markdown, render_tables
+    from simcse.word_vectors import WordVectorAverage
 
     # The data first: a wrong path is found before a model is loaded.
     loaded = evaluation_sets.load(
         settings.names(tasks), data=settings.evaluation_data(data), mode=mode
     )
-    encoder = load_model(model, pooling=pooling, output=output, tracking=tracking)
-    results = score(encoder, loaded.sets, label="evaluate")
-    report = evaluation_report(model, mode, encoder.pooling, results, loaded.missing, loaded.sha256)
-    say(render_table(results, loaded.missing))
+    chosen = embedders.choose(model, embedder, pooling=pooling, output=output, tracking=tracking)
+    evaluation = score(chosen.embedder, loaded.sets, label="evaluate")
+    say(render_tables(evaluation.scores, loaded.missing, mode))
+    if isinstance(chosen.embedder, WordVectorAverage):
+        say(
+            f"{chosen.embedder.unknown_words} of {chosen.embedder.words} words have no vector and "
+            "were left out"
+        )
+    report = evaluation_report(
+        chosen.name, mode, chosen.pooling, evaluation, loaded.missing, loaded.sha256
+    )
     write_json(json_file, dict(report))
+    if markdown is not None:
+        pooled = f", pooling {chosen.pooling}" if chosen.pooling else ""
+        title = f"{chosen.name}, {mode}{pooled}"
+        text = render_markdown(title, evaluation.scores, loaded.missing, mode)
+        write_text(markdown, text, option="--markdown")
 
 
-def load_model(
-    model: str, *, pooling: Pooling | None = None, output: Path, tracking: str | None
-) -> SentenceEncoder:
-    """The encoder in a folder, on the hub or in the registry, on a GPU if there is one."""
-    folder: str | Path = model
-    if model.startswith("models:/"):
-        from simcse_platform.tracking.location import tracking_uri
-        from simcse_platform.tracking.registry import fetch_model
-
-        folder = fetch_model(tracking_uri(tracking, output), model, output / ".models")
-    return load_folder(folder, pooling=pooling)
-
-
-def load_folder(folder: str | Path, *, pooling: Pooling | None = None) -> SentenceEncoder:
-    """The encoder in a folder or on the hub, on a GPU if there is one."""
-    import torch
-
-    from simcse.encoder import SentenceEncoder
-
-    encoder = SentenceEncoder.load(folder, pooling=pooling)
-    return encoder.to("cuda") if torch.cuda.is_available() else encoder
-
-
-def score(
-    encoder: SentenceEncoder, sets: Sequence[EvaluationSet], *, label: str
-) -> dict[str, Scores]:
-    """Scores by the name of the set, with progress over the sentences."""
-    from simcse.evaluation import distinct_sentences
+def score(embedder: Embedder, sets: Sequence[EvaluationSet], *, label: str) -> Evaluation:
+    """Scores of sets, with progress over the sentences."""
+    from simcse.evaluation import Evaluation, distinct_sentences
     from simcse.evaluation import evaluate as score_sets
 
     if not sets:
-        return {}
+        return Evaluation({}, {})
     with progress_bar(f"{label}: sentences", len(distinct_sentences(sets))) as show:
-        return score_sets(encoder, sets, progress=lambda done: show(done))
+        return score_sets(embedder, sets, progress=lambda done: show(done))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from simcse.errors import UsageError
-from simcse.evaluation import EvaluationSet, LoadedSets, load_sts
+from simcse.evaluation import EvaluationSet, LoadedSets, Mode, load_sets
 
 DEMO_TASKS = ("DemoPairs", "DemoRetrieval")
 
 
-def load(tasks: Sequence[str], *, data: Path | None, mode: Literal["test", "dev"]) -> LoadedSets:
-    """The sets named; `data` is a folder with STS sets, and None means the hub.
+def load(tasks: Sequence[str], *, data: Path | None, mode: Mode) -> LoadedSets:
+    """The sets named; `data` is a folder with evaluation sets, and None means the hub.
 
     The demo's sets have one split, dev, and are found without `data`.
     """
     demo = [task for task in tasks if task in DEMO_TASKS]
     others = [task for task in tasks if task not in DEMO_TASKS]
-    loaded = load_sts(others, data=data, mode=mode) if others else LoadedSets([], {}, {})
+    loaded = load_sets(others, data=data, mode=mode) if others else LoadedSets([], {}, {})
     for task in demo:
         evaluated, source = _demo_set(task)
         loaded.sets.append(evaluated)
@@ -28,9 +27,7 @@ def load(tasks: Sequence[str], *, data: Path | None, mode: Literal["test", "dev"
     return loaded
 
 
-def load_all(
-    tasks: Sequence[str], *, data: Path | None, mode: Literal["test", "dev"], purpose: str
-) -> LoadedSets:
+def load_all(tasks: Sequence[str], *, data: Path | None, mode: Mode, purpose: str) -> LoadedSets:
     """The sets named, none missing: `purpose` says in the `UsageError` what needs them."""
     loaded = load(tasks, data=data, mode=mode)
     for task, reason in loaded.missing.items():

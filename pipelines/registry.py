@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines import evaluate, settings
+from pipelines import embedders, evaluate, settings
 from pipelines.console import JsonFile, say, write_json
 from simcse.errors import UsageError
 
@@ -125,8 +125,8 @@ def comparison(
         from simcse_platform.tracking.promotion import Comparison
 
         def headlines(folder: Path, label: str) -> dict[str, float]:
-            found = evaluate.score(evaluate.load_folder(folder), sets, label=label)
-            return {name: scores.headline for name, scores in found.items()}
+            found = evaluate.score(embedders.load_folder(folder), sets, label=label)
+            return {name: scores.headline for name, scores in found.scores.items()}
 
         return Comparison(
             champion=None if champion is None else headlines(champion, "champion"),

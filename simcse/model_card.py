@@ -16,6 +16,7 @@ _POOLED = {
     "avg_top2": "the mean of the token states of the last two layers",
     "avg_first_last": "the mean of the token states of the first and the last layer",
 }
+_WHITENED = ", then whitened by an affine map fitted to the vectors of some text"
 _HEAD = {
     "none": "",
     "training": ", without the dense layer that training put on it",
@@ -46,7 +47,7 @@ def model_card(description: ModelDescription, *, licence: str, pooler_output: bo
         "`AutoModel.from_pretrained(folder)(**tokens).pooler_output` is the vector."
         if pooler_output
         else "`AutoModel.from_pretrained(folder)` gives the token states. Pool them as said above; "
-        "`pooler_output`, if the architecture has one, is random."
+        "`pooler_output`, if the architecture has one, is something else."
     )
     return f"""---
 license: {licence}
@@ -57,7 +58,7 @@ tags: [sentence-transformers, simcse]
 # Sentence encoder trained by SimCSE
 
 A sentence becomes {description.dimension} numbers: {_POOLED[description.pooling]}\
-{_HEAD[description.head]}. Compare them by cosine.
+{_HEAD[description.head]}{_WHITENED if description.whitened else ""}. Compare them by cosine.
 
 ## Use
 

@@ -24,6 +24,8 @@ class ModelDescription(Settings):
     """How token states become one vector."""
     head: Head
     """Whether the dense layer over [CLS] is part of the vector."""
+    whitened: bool = False
+    """Whether an affine map, fitted to the vectors of some text, is the last part of the vector."""
     max_length: int = Field(ge=1)
     """Tokens a training sentence was cut to; not the limit in use."""
     dimension: int = Field(ge=1)

@@ -43,14 +43,15 @@ def write_model_folder(
     backbone: PreTrainedModel,
     weights: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
+    whitening: Mapping[str, Tensor],
     tokenizer: PreTrainedTokenizerFast,
     model_limit: int,
     licence: str,
 ) -> None:
     """All files of a model, complete or not at all; a model of ours in `folder` is replaced.
 
-    `weights` are the backbone's, `head` is `dense.weight` and `dense.bias` or empty. Raises
-    `UsageError` when `folder` holds anything else.
+    `weights` are the backbone's, `head` is `dense.weight` and `dense.bias` or empty, `whitening` is
+    `weight` and `bias` or empty. Raises `UsageError` when `folder` holds anything else.
     """
     applied = head if description.head == "always" else {}
     # transformers applies a pooler of its own to [CLS]: there the head is a plain checkpoint's.
@@ -68,15 +69,16 @@ def write_model_folder(
         write_modules(
             staged,
             pooling=description.pooling,
-            width=description.dimension,
+            width=backbone.config.hidden_size,
             layers=backbone.config.num_hidden_layers,
             head=applied,
+            whitening=whitening,
             model_limit=model_limit,
             without_pooler=takes_pooler(backbone) and not pooler,
         )
         (staged / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n")
         (staged / "README.md").write_text(
-            model_card(description, licence=licence, pooler_output=bool(pooler)),
+            model_card(description, licence=licence, pooler_output=bool(pooler and not whitening)),
             encoding="utf-8",
         )
 

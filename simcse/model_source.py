@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
 import huggingface_hub
 from huggingface_hub.errors import StrictDataclassError
@@ -47,6 +48,11 @@ def readable(folder: Path) -> Iterator[None]:
     """Turns what the libraries raise over unreadable files of a model into `ModelError`."""
     try:
         yield
+    except UnpicklingError:
+        raise ModelError(
+            f"model folder {folder} has a .bin file that holds more than tensors, and to load it "
+            "could run its author's code: save the tensors as model.safetensors"
+        ) from None
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(

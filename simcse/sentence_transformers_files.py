@@ -17,6 +17,7 @@ from simcse.model_source import readable
 from simcse.pooling import needs_all_layers
 
 _DENSE = "2_Dense"
+_WHITENING = "whitening"
 
 
 def read_pooling(folder: Path) -> Pooling | None:
@@ -53,10 +54,13 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def read_dense(folder: Path) -> dict[str, Tensor]:
-    """`dense.weight` and `dense.bias` of the Dense module that `write_modules` wrote."""
-    with readable(folder):
-        linear = load_file(folder / _DENSE / "model.safetensors")
-    return {name.replace("linear.", "dense."): tensor for name, tensor in linear.items()}
+    """`dense.weight` and `dense.bias` of the head that `write_modules` wrote."""
+    return _read_linear(folder / _DENSE, "dense.")
+
+
+def read_whitening(folder: Path) -> dict[str, Tensor]:
+    """`weight` and `bias` of the whitening that `write_modules` wrote."""
+    return _read_linear(folder / _WHITENING, "")
 
 
 def write_modules(
@@ -66,13 +70,15 @@ def write_modules(
     width: int,
     layers: int,
     head: Mapping[str, Tensor],
+    whitening: Mapping[str, Tensor],
     model_limit: int,
     without_pooler: bool,
 ) -> None:
     """The folder as sentence-transformers reads it, in the names that all its versions know.
 
-    `layers` is the number of transformer layers; `head` is `dense.weight` and `dense.bias`, or
-    empty where the vector has none. `without_pooler` keeps transformers from making up a pooler
+    `width` is that of token states, `layers` the number of transformer layers. `head` is
+    `dense.weight` and `dense.bias`, `whitening` is `weight` and `bias`; they are empty where the
+    vector has none. `without_pooler` keeps transformers from making up a pooler
     that the weights do not hold, and from warning of it.
     """
     paths = {"": "Transformer"}
@@ -108,19 +114,10 @@ def write_modules(
     )
     if head:
         paths[_DENSE] = "Dense"
-        _write_json(
-            folder / _DENSE / "config.json",
-            {
-                "in_features": width,
-                "out_features": width,
-                "bias": True,
-                "activation_function": "torch.nn.modules.activation.Tanh",
-            },
-        )
-        save_file(
-            {name.replace("dense.", "linear."): tensor for name, tensor in head.items()},
-            folder / _DENSE / "model.safetensors",
-        )
+        _write_linear(folder / _DENSE, head, "dense.", activation="activation.Tanh")
+    if whitening:
+        paths[_WHITENING] = "Dense"
+        _write_linear(folder / _WHITENING, whitening, "", activation="linear.Identity")
     _write_json(
         folder / "modules.json",
         [
@@ -141,6 +138,30 @@ def _pooling_modes(config: Mapping[str, Any]) -> list[str]:
         for name, value in config.items()
         if name.startswith(prefix) and value
     ]
+
+
+def _read_linear(path: Path, prefix: str) -> dict[str, Tensor]:
+    with readable(path.parent):
+        linear = load_file(path / "model.safetensors")
+    return {name.replace("linear.", prefix): tensor for name, tensor in linear.items()}
+
+
+def _write_linear(
+    path: Path, weights: Mapping[str, Tensor], prefix: str, *, activation: str
+) -> None:
+    """A Dense module; the weights' names are `prefix` and `weight` or `bias`."""
+    out_features, in_features = weights[f"{prefix}weight"].shape
+    _write_json(
+        path / "config.json",
+        {
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": True,
+            "activation_function": f"torch.nn.modules.{activation}",
+        },
+    )
+    linear = {f"linear.{name.removeprefix(prefix)}": tensor for name, tensor in weights.items()}
+    save_file(linear, path / "model.safetensors")
 
 
 def _read_json(path: Path) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 import huggingface_hub as hub
 import numpy as np
 
-from simcse.evaluation.sts import Pairs, STSSet, words
+from simcse.evaluation.sts import Pairs, STSSet
 from simcse.evaluation.suite import STS_SUITE, MissingSetError, Split
+from simcse.evaluation.text_files import words
 
 HUB_DATASETS: Mapping[str, tuple[str, str]] = {
     "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384"),
@@ -25,7 +26,7 @@ HUB_DATASETS: Mapping[str, tuple[str, str]] = {
 """Dataset and revision by set. STS12 to STS16 hold the pairs of a year in one list, without their
 subsets. SICK-R holds all 9,927 pairs in one split, so its count refuses it as SICKRelatedness."""
 
-_HUB_SPLIT: Mapping[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
+_HUB_SPLIT: Mapping[Split, str] = {"dev": "validation", "test": "test"}
 _TIMEOUT_S = 5.0
 _WAY_OUT = "point --data at a folder that holds the set"
 

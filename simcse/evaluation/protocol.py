@@ -5,6 +5,8 @@ n: sentences, D: width.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,12 +23,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Numbers of one evaluation set, correlations and ranks x 100."""
+    """Numbers of one evaluation set; correlations, ranks and accuracies x 100."""
 
     headline: float
     """The number that models are compared by, unrounded."""
     measure: str
-    """What the headline is: "spearman", "mrr"."""
+    """What the headline is: "spearman", "mrr", "accuracy"."""
     numbers: Mapping[str, object]
     """All numbers of the set, ready for JSON."""
 
@@ -81,16 +83,33 @@ def distinct_sentences(sets: Iterable[EvaluationSet]) -> list[str]:
     return sorted(distinct, key=lambda sentence: (len(sentence), sentence))
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Scores by the name of the set, and what they took."""
+
+    scores: Mapping[str, Scores]
+    seconds: Mapping[str, float]
+    """For "embedding" all sentences, and by set for its score from their vectors."""
+
+
 def evaluate(
     embedder: Embedder, sets: Sequence[EvaluationSet], *, progress: Progress | None = None
-) -> dict[str, Scores]:
-    """Scores by the name of the set; a sentence is embedded once, whatever sets it is in."""
+) -> Evaluation:
+    """Scores of sets; a sentence is embedded once, whatever sets it is in."""
     sentences = distinct_sentences(sets)
+    started = time.perf_counter()
     table = EmbeddingTable(sentences, embedder.encode(sentences, progress=progress))
-    return {evaluated.name: evaluated.score(table) for evaluated in sets}
+    seconds = {"embedding": time.perf_counter() - started}
+    scores: dict[str, Scores] = {}
+    for evaluated in sets:
+        started = time.perf_counter()
+        scores[evaluated.name] = evaluated.score(table)
+        seconds[evaluated.name] = time.perf_counter() - started
+    return Evaluation(scores, seconds)
 
 
 def metric_name(evaluated: EvaluationSet, scores: Scores) -> str:
     """Name of the headline for a tracker: split, set, measure, as in `dev_stsb_spearman`."""
-    name = SHORT_NAMES.get(evaluated.name, evaluated.name.lower())
+    # A user's file may be called anything; trackers take letters, digits and underscores.
+    name = SHORT_NAMES.get(evaluated.name, re.sub(r"\W+", "_", evaluated.name.lower()))
     return f"{evaluated.split}_{name}_{scores.measure}"

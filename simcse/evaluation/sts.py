@@ -29,11 +29,6 @@ class Pairs:
         return len(self.gold_n)
 
 
-def words(sentence: str) -> str:
-    """The sentence with single spaces between its words, as SentEval hands it to an encoder."""
-    return " ".join(sentence.split())
-
-
 class Aggregates(TypedDict):
     """One correlation x 100 over a set of several subsets (paper appendix B)."""
 

@@ -1,15 +1,14 @@
-r"""STS sets in folders, in the two layouts that people have.
+"""STS sets in folders, in the two layouts that people have.
 
 `SentEvalLayout` is what SentEval's download script writes: `STS/STS12-en-test/STS.input.MSRpar.txt`
 with `STS.gs.MSRpar.txt`, `STS/STSBenchmark/sts-test.csv`, `SICK/SICK_test_annotated.txt`.
 `TsvLayout` has one file a subset, `STS12/MSRpar.tsv`, `STSBenchmark/test.tsv`, with the header
-`score sentence1 sentence2`. All files are UTF-8, tab-separated and without quoting. Lines end at
-`\n`, with or without `\r`; other characters that Unicode takes for line ends are text.
+`score sentence1 sentence2`; a user's own set is such a file too. All files are UTF-8, tab-separated
+and without quoting.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,12 +17,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simcse.errors import DataError
-from simcse.evaluation.sts import Pairs, STSSet, words
+from simcse.evaluation.sts import Pairs, STSSet
 from simcse.evaluation.suite import STS_SUITE, Split
+from simcse.evaluation.text_files import TextFile, words, wrong_columns
 
 _TSV_HEADER = ["score", "sentence1", "sentence2"]
 _SICK_HEADER = ["pair_ID", "sentence_A", "sentence_B", "relatedness_score"]
-_SICK_PART = {"train": "train", "dev": "trial", "test": "test_annotated"}
+_SICK_PART = {"dev": "trial", "test": "test_annotated"}
 
 
 class _Row(NamedTuple):
@@ -47,7 +47,7 @@ class Layout(Protocol):
     def files(self, name: str, subset: str) -> list[Path]:
         """Files of one subset; the one with the gold scores is the last."""
 
-    def rows(self, name: str, contents: Sequence[_Lines]) -> Iterator[_Row]:
+    def rows(self, name: str, contents: Sequence[TextFile]) -> Iterator[_Row]:
         """Rows of a subset whose gold score is not empty."""
 
 
@@ -61,9 +61,9 @@ class TsvLayout:
     def files(self, name: str, subset: str) -> list[Path]:
         return [self.folder(name) / f"{subset}.tsv"]
 
-    def rows(self, name: str, contents: Sequence[_Lines]) -> Iterator[_Row]:
+    def rows(self, name: str, contents: Sequence[TextFile]) -> Iterator[_Row]:
         [table] = contents
-        return table.rows(score=0, first=1, second=2, header=_TSV_HEADER)
+        return _read_rows(table, score=0, first=1, second=2, header=_TSV_HEADER)
 
 
 class SentEvalLayout:
@@ -89,52 +89,34 @@ class SentEvalLayout:
             case _:
                 return [folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"]
 
-    def rows(self, name: str, contents: Sequence[_Lines]) -> Iterator[_Row]:
+    def rows(self, name: str, contents: Sequence[TextFile]) -> Iterator[_Row]:
         match name:
             case "SICKRelatedness":
-                return contents[0].rows(score=3, first=1, second=2, header=_SICK_HEADER)
+                return _read_rows(contents[0], score=3, first=1, second=2, header=_SICK_HEADER)
             case "STSBenchmark":
-                return contents[0].rows(score=4, first=5, second=6)
+                return _read_rows(contents[0], score=4, first=5, second=6)
             case _:
                 return _beside(*contents)
 
 
-class _Lines:
-    """A text file as its lines, with the checksum of its bytes."""
-
-    def __init__(self, path: Path) -> None:
-        content = path.read_bytes()
-        self.path = path
-        self.sha256 = hashlib.sha256(content).hexdigest()
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise DataError(
-                f"{path} line {line} is not UTF-8 (byte 0x{content[error.start]:02x}): "
-                "convert the file to UTF-8"
-            ) from None
-        # Not splitlines: it also breaks at control characters that stand inside sentences.
-        self.lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-    def rows(
-        self, *, score: int, first: int, second: int, header: Sequence[str] = ()
-    ) -> Iterator[_Row]:
-        """Rows by the indices of their columns; columns after the last of them are ignored."""
-        if header and self.lines[0].split("\t")[: len(header)] != header:
-            raise DataError(
-                f"{self.path} begins with {self.lines[0][:80]!r}: its header must be "
-                f"{', '.join(header)}, tab-separated"
-            )
-        needed = 1 + max(score, first, second)
-        for number, line in enumerate(self.lines, start=1):
-            fields = line.split("\t")
-            if number == 1 and header:
-                continue
-            if len(fields) < needed:
-                raise _wrong_columns(self.path, number, len(fields), needed)
-            if fields[score].strip():
-                yield _Row(number, fields[score], fields[first], fields[second])
+def _read_rows(
+    file: TextFile, *, score: int, first: int, second: int, header: Sequence[str] = ()
+) -> Iterator[_Row]:
+    """Rows by the indices of their columns; columns after the last of them are ignored."""
+    if header and file.lines[0].split("\t")[: len(header)] != header:
+        raise DataError(
+            f"{file.path} begins with {file.lines[0][:80]!r}: its header must be "
+            f"{', '.join(header)}, tab-separated"
+        )
+    needed = 1 + max(score, first, second)
+    for number, line in enumerate(file.lines, start=1):
+        fields = line.split("\t")
+        if number == 1 and header:
+            continue
+        if len(fields) < needed:
+            raise wrong_columns(file.path, number, len(fields), needed)
+        if fields[score].strip():
+            yield _Row(number, fields[score], fields[first], fields[second])
 
 
 def read_set(layout: Layout, name: str, split: Split) -> tuple[STSSet, dict[str, str]]:
@@ -146,7 +128,7 @@ def read_set(layout: Layout, name: str, split: Split) -> tuple[STSSet, dict[str,
     subsets: dict[str, Pairs] = {}
     sha256: dict[str, str] = {}
     for subset, expected in STS_SUITE[name][split].items():
-        contents = [_Lines(path) for path in layout.files(name, subset)]
+        contents = [TextFile(path) for path in layout.files(name, subset)]
         sha256 |= {c.path.relative_to(layout.root).as_posix(): c.sha256 for c in contents}
         gold_path = contents[-1].path
         pairs = _pairs(gold_path, layout.rows(name, contents))
@@ -159,7 +141,23 @@ def read_set(layout: Layout, name: str, split: Split) -> tuple[STSSet, dict[str,
     return STSSet(name, split, subsets), sha256
 
 
-def _beside(inputs: _Lines, gold: _Lines) -> Iterator[_Row]:
+def read_tsv(path: Path, split: str) -> tuple[STSSet, dict[str, str]]:
+    """A user's own set of graded pairs, named like its file, and the SHA-256 of the file.
+
+    Raises `DataError` as `read_set` does, and where there is nothing to order pairs by.
+    """
+    file = TextFile(path)
+    pairs = _pairs(path, _read_rows(file, score=0, first=1, second=2, header=_TSV_HEADER))
+    if not pairs:
+        raise DataError(f"{path} has no pair with a gold score: write one after the header")
+    if np.ptp(pairs.gold_n) == 0:
+        raise DataError(
+            f"{path} grades all its pairs {pairs.gold_n[0]:g}: a correlation needs different grades"
+        )
+    return STSSet(path.stem, split, {path.stem: pairs}), {path.name: file.sha256}
+
+
+def _beside(inputs: TextFile, gold: TextFile) -> Iterator[_Row]:
     if len(inputs.lines) != len(gold.lines):
         raise DataError(
             f"{inputs.path} has {len(inputs.lines)} lines but {gold.path.name} has "
@@ -171,7 +169,7 @@ def _beside(inputs: _Lines, gold: _Lines) -> Iterator[_Row]:
             continue
         fields = line.split("\t")
         if len(fields) < 2:
-            raise _wrong_columns(inputs.path, number, len(fields), 2)
+            raise wrong_columns(inputs.path, number, len(fields), 2)
         yield _Row(number, score, fields[0], fields[1])
 
 
@@ -195,10 +193,3 @@ def _number(path: Path, row: _Row) -> float:
             "nothing for a pair without a score"
         )
     return score
-
-
-def _wrong_columns(path: Path, line: int, found: int, needed: int) -> DataError:
-    return DataError(
-        f"{path} line {line} has {found} tab-separated column{'s' * (found != 1)}, at least "
-        f"{needed} are needed: restore the line from the release"
-    )

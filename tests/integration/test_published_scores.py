@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from simcse import metrics
 from simcse.encoder import SentenceEncoder
-from simcse.evaluation import EmbeddingTable, Scores, STSSet, distinct_sentences, load_sts
+from simcse.evaluation import EmbeddingTable, Scores, STSSet, distinct_sentences, load_sets
+from simcse.evaluation.geometry import GeometrySet
 from simcse.pooling import pool
 
 SETS = ("STS12", "STS13", "STS15", "STSBenchmark", "SICKRelatedness")
@@ -52,7 +52,7 @@ Tables = Mapping[str, EmbeddingTable]
 def sets(data_dir: Path) -> Sets:
     """Sets by layout and mode."""
     return {
-        (layout, mode): load_sts(
+        (layout, mode): load_sets(
             SETS if mode == "test" else ["sts"], data=data_dir / layout, mode=mode
         ).sets
         for layout in LAYOUTS
@@ -170,15 +170,12 @@ def test_alignment_and_uniformity_are_those_of_the_reference(
 ) -> None:
     want = _reference(data_dir, "original-sts.json")["geometry_stsb_dev_avg"]
     [benchmark] = [s for s in sets["sts_senteval", "dev"] if s.name == "STSBenchmark"]
-    pairs, table = benchmark.subsets["dev"], tables["avg"]
-    close = pairs.gold_n > 4
-    first, second = table[pairs.first], table[pairs.second]
-    sentences = list(dict.fromkeys([*pairs.first, *pairs.second]))
-    assert close.sum() == want["n_pairs_gold_gt4"]
-    assert len(sentences) == want["n_unique_sentences"]
-    assert metrics.alignment(first[close], second[close]) == pytest.approx(
-        want["alignment_gold_gt4"], abs=1e-5
-    )
-    assert metrics.uniformity(table[sentences]) == pytest.approx(
-        want["uniformity_unique_distinct_pairs"], abs=1e-5
-    )
+    numbers = GeometrySet(benchmark.subsets["dev"], "dev").score(tables["avg"]).numbers
+    for name, wanted in (
+        ("pairs", "n_pairs"),
+        ("positive_pairs", "n_pairs_gold_gt4"),
+        ("sentences", "n_unique_sentences"),
+        ("alignment", "alignment_gold_gt4"),
+        ("uniformity", "uniformity_unique_distinct_pairs"),
+    ):
+        assert numbers[name] == pytest.approx(want[wanted], abs=1e-5)

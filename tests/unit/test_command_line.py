@@ -9,7 +9,17 @@ import pytest
 from pipelines import doctor, train
 from support.command_line import CommandLine
 
-COMMANDS = ("demo", "prepare", "train", "evaluate", "register", "promote", "rollback", "doctor")
+COMMANDS = (
+    "demo",
+    "prepare",
+    "train",
+    "evaluate",
+    "search",
+    "register",
+    "promote",
+    "rollback",
+    "doctor",
+)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

@@ -75,7 +75,7 @@ def test_data_that_cannot_be_used_is_broken(doctor: Doctor, tmp_path: Path) -> N
     assert (shown.code, shown.err) == (1, "")
     assert found["sts data"] == (
         "broken",
-        f"there is no folder {tmp_path / 'nowhere'}: give the one that holds the STS sets",
+        f"there is no folder {tmp_path / 'nowhere'}: give the one that holds the evaluation sets",
     )
     folder = tmp_path / "STS13"
     folder.mkdir()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,14 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from simcse.errors import DataError, UsageError
-from simcse_platform.ingest.readers import common_columns, find_files, read
+from simcse_platform.ingest.readers import common_columns, read
 
 
 def rows_of(file: Path, *columns: str) -> list[tuple[object, ...]]:
-    tables = list(read(file, columns))
-    table = pa.concat_tables(tables)
-    texts = [table[f"text_{i}"].to_pylist() for i in range(len(columns))]
-    return list(zip(table["row"].to_pylist(), table["reason"].to_pylist(), *texts, strict=True))
+    blank = (None,) * len(columns)
+    rows = read(file, columns)
+    return [(row.number, row.reason, *(row.texts or blank)) for row in rows]
 
 
 def test_a_text_file_has_one_sentence_a_line(tmp_path: Path) -> None:
@@ -102,37 +103,6 @@ def test_a_corrupt_parquet_file_is_named(tmp_path: Path) -> None:
         common_columns([file], None)
 
 
-def test_folders_and_globs_stand_for_their_files_by_name(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "deep/c.csv", "notes.md", "part.csv/d.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("text\n")
-    names = [str(file.relative_to(tmp_path)) for file in find_files([tmp_path])]
-    assert names == ["a.txt", "b.txt", "deep/c.csv", "part.csv/d.txt"]
-    both = find_files([tmp_path / "b.txt", tmp_path / "[ab].txt"])
-    assert [file.name for file in both] == ["b.txt", "a.txt"]
-
-
-def test_hidden_files_and_all_below_hidden_folders_are_left_out(tmp_path: Path) -> None:
-    corpus = tmp_path / "_corpus"
-    for name in ("a.txt", ".b.txt", "_c.txt", ".git/d.txt", "deep/_temporary/e.txt"):
-        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
-        (corpus / name).write_text("text\n")
-    assert find_files([corpus]) == [corpus / "a.txt"]
-
-
-def test_a_source_that_names_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing\*\.txt names no file"):
-        find_files([tmp_path / "nothing*.txt"])
-    with pytest.raises(UsageError, match="no corpus is named"):
-        find_files([])
-
-
-def test_a_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.doc").write_text("x")
-    with pytest.raises(UsageError, match=r"a\.doc has no known format: .*\.txt, \.csv, \.parquet"):
-        find_files([tmp_path / "a.doc"])
-
-
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     first, second = tmp_path / "a.csv", tmp_path / "b.csv"
     first.write_text("s0,s1\na,b\n")
@@ -141,15 +111,14 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
         common_columns([first], ["sent0"])
     with pytest.raises(UsageError, match=r"b\.csv has no text column 's1'"):
         common_columns([first, second], None)
+    with pytest.raises(UsageError, match="the columns are s0, s0: name each column once"):
+        common_columns([first], ["s0", "s0"])
 
 
 def test_files_without_rows_or_text_are_named(tmp_path: Path) -> None:
-    empty, header, numbers = tmp_path / "e.txt", tmp_path / "h.csv", tmp_path / "n.parquet"
-    empty.touch()
+    header, numbers = tmp_path / "h.csv", tmp_path / "n.parquet"
     header.write_text("a,b\n")
     pq.write_table(pa.table({"n": [1]}), numbers)
-    with pytest.raises(DataError, match=r"e\.txt is empty"):
-        find_files([empty])
     with pytest.raises(DataError, match=r"h\.csv has no rows"):
         rows_of(header, "a")
     with pytest.raises(DataError, match=r"n\.parquet has no text column"):
@@ -162,3 +131,117 @@ def test_a_csv_header_names_each_column_once(tmp_path: Path, header: str) -> Non
     file.write_bytes(header.encode(errors="surrogateescape") + b"\n1,2\n")
     with pytest.raises(DataError, match=r"a\.csv:1: the header must name each column once"):
         common_columns([file], None)
+
+
+def test_tsv_rows_take_quotes_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_bytes(b'a\tb\r\n"one\t two"\r\n\nx\n1\t2\t3\n\xff\ty\n1\t\n')
+    assert rows_of(file, "b", "a") == [
+        (2, None, ' two"', '"one'),
+        (3, None, None, None),
+        (4, "wrong number of columns", None, None),
+        (5, "wrong number of columns", None, None),
+        (6, "not UTF-8", None, None),
+        (7, None, "", "1"),
+    ]
+
+
+def test_jsonl_rows_that_lack_a_text_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    lines = [
+        b"[1]",
+        b'{"label": 2, "text": "a\\nb", "more": [1], "sure": true}',
+        b'{"text": null, "label": 0}',
+        b"",
+        b'{"label": 1}',
+        b'{"text": 7, "label": 1}',
+        b'{"text": "x", "label": "1"}',
+        b'{"text": "x", "label": true}',
+        b'{"text": "x"',
+        b'{"text": "b\xe9d", "label": 1}',
+        b'{"text": "half \\ud83d of it", "label": 1}',
+        b'{"text": "whole \\ud83d\\ude00", "label": 1}',
+    ]
+    file.write_bytes(b"\n".join(lines))
+    assert common_columns([file], None) == ("text",)
+    assert common_columns([file], ["label", "text"], numbers=["label"]) == ("label", "text")
+    with pytest.raises(UsageError, match=r"has no text column 'label': it has 'text'"):
+        common_columns([file], ["label"])
+    assert rows_of(file, "label", "text") == [
+        (1, "no JSON object", None, None),
+        (2, None, "2", "a\nb"),
+        (3, None, "0", None),
+        (4, None, None, None),
+        (5, "missing field", None, None),
+        (6, "field of another type", None, None),
+        (7, "field of another type", None, None),
+        (8, "field of another type", None, None),
+        (9, "no JSON object", None, None),
+        (10, "not UTF-8", None, None),
+        (11, "not UTF-8", None, None),
+        (12, None, "1", "whole \U0001f600"),
+    ]
+
+
+def test_whole_numbers_of_a_parquet_column_are_read_as_digits(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"label": [0, -1, None], "text": ["a", "b", "c"]}), file)
+    assert common_columns([file], ["label", "text"], numbers=["label"]) == ("label", "text")
+    assert [row[2] for row in rows_of(file, "label")] == ["0", "-1", None]
+
+
+def packed(content: bytes, ending: str) -> bytes:
+    return gzip.compress(content) if ending == ".gz" else bytes(pa.compress(content, "zstd"))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_compressed_text_reads_like_plain_text(tmp_path: Path, ending: str) -> None:
+    contents = {
+        "txt": "\ufeffone\ntwo\n",
+        "csv": 'text,b\n"one, ""1""",x\ntwo,y\n',
+        "tsv": "text\tb\none\tx\n",
+        "jsonl": json.dumps({"text": "one"}),
+    }
+    for form, content in contents.items():
+        plain, file = tmp_path / f"a.{form}", tmp_path / f"a.{form}{ending}"
+        plain.write_text(content, encoding="utf-8")
+        # Two streams end to end are one file, as `cat` makes them.
+        half = len(content) // 2
+        file.write_bytes(
+            b"".join(packed(p.encode(), ending) for p in (content[:half], content[half:]))
+        )
+        assert common_columns([file], None) == common_columns([plain], None)
+        assert rows_of(file, "text") == rows_of(plain, "text")
+
+
+@pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, ending: str, kind: str) -> None:
+    whole = packed("\n".join(map(str, range(50_000))).encode(), ending)
+    file = tmp_path / f"a.txt{ending}"
+    for content in (whole[:-3], whole[: len(whole) // 2], b"plain text", whole + b"more"):
+        file.write_bytes(content)
+        with pytest.raises(
+            DataError, match=rf"a\.txt{ending} is no readable {kind} file \(.+\): re"
+        ):
+            rows_of(file, "text")
+
+
+def test_a_flipped_bit_in_a_gzip_file_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt.gz"
+    whole = bytearray(packed("\n".join(map(str, range(50_000))).encode(), ".gz"))
+    whole[len(whole) // 2] ^= 1
+    file.write_bytes(whole)
+    with pytest.raises(DataError, match=r"a\.txt\.gz is no readable gzip file"):
+        rows_of(file, "text")
+
+
+def test_an_arrow_stream_is_read_in_its_batches(tmp_path: Path) -> None:
+    file = tmp_path / "a.arrow"
+    table = pa.table({"n": [1, 2, 3], "text": ["a", None, "c"]})
+    with pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=2)
+    assert common_columns([file], None) == ("text",)
+    assert rows_of(file, "text") == [(1, None, "a"), (2, None, None), (3, None, "c")]
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"a\.arrow is no readable arrow file"):
+        rows_of(file, "text")

@@ -78,6 +78,11 @@ def test_a_model_folder_becomes_absolute_and_a_hub_id_stays(config: Path, tmp_pa
     assert resolve(config).encoder.model == str(tmp_path / "some" / "folder")
 
 
+def test_a_dev_set_of_ones_own_becomes_absolute_and_a_name_stays(tmp_path: Path) -> None:
+    run = resolve(recipe="unsup_bert_base", assignments=["dev.tasks=[STSBenchmark, sets/my.tsv]"])
+    assert run.dev.tasks == ("STSBenchmark", str(tmp_path / "sets" / "my.tsv"))
+
+
 def test_a_run_has_one_origin_which_names_it(config: Path) -> None:
     refused = pytest.raises(
         UsageError,

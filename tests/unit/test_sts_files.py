@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simcse.errors import DataError, UsageError
-from simcse.evaluation import STS_SUITE, load_sts
+from simcse.evaluation import STS_SUITE, load_sets
 
 SICK_HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
 
@@ -36,7 +36,7 @@ def write_senteval(root: Path, name: str, split: str = "test") -> None:
     for subset, count in STS_SUITE[name][split].items():
         rows = _rows(name, subset, count)
         if name == "SICKRelatedness":
-            part = {"train": "train", "dev": "trial", "test": "test_annotated"}[split]
+            part = {"dev": "trial", "test": "test_annotated"}[split]
             lines = [f"{i}\t{a}\t{b}\t{score}\tNEUTRAL" for i, (score, a, b) in enumerate(rows)]
             _write(root / "SICK" / f"SICK_{part}.txt", [SICK_HEADER, *lines], end="\r\n")
         elif name == "STSBenchmark":
@@ -59,7 +59,7 @@ WRITERS = {"sts": write_tsv, "sts_senteval": write_senteval}
 def test_every_set_is_read_whole_from_either_layout(tmp_path: Path, layout: str, name: str) -> None:
     WRITERS[layout](tmp_path / layout, name)
     for data in (tmp_path, tmp_path / layout):
-        loaded = load_sts([name], data=data, mode="test")
+        loaded = load_sets([name], data=data, mode="test")
         [found] = loaded.sets
         assert (found.name, found.split, loaded.missing) == (name, "test", {})
         assert {k: len(v) for k, v in found.subsets.items()} == STS_SUITE[name]["test"]
@@ -81,20 +81,25 @@ def test_the_checksum_of_each_file_is_listed_by_its_path_in_the_layout(
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
     }
-    assert load_sts(["STS13"], data=tmp_path, mode="test").sha256 == want
-    assert load_sts(["STS13"], data=root, mode="test").sha256 == want
+    assert load_sets(["STS13"], data=tmp_path, mode="test").sha256 == want
+    assert load_sets(["STS13"], data=root, mode="test").sha256 == want
 
 
-@pytest.mark.parametrize("split", ["train", "dev"])
 @pytest.mark.parametrize("layout", WRITERS)
-def test_the_other_splits_are_read_too(tmp_path: Path, layout: str, split: str) -> None:
+def test_the_dev_splits_are_read_too(tmp_path: Path, layout: str) -> None:
     for name in ("STSBenchmark", "SICKRelatedness"):
-        WRITERS[layout](tmp_path / layout, name, split)
-    loaded = load_sts(["sts"], data=tmp_path, mode=split)
+        WRITERS[layout](tmp_path / layout, name, "dev")
+    loaded = load_sets(["sts"], data=tmp_path, mode="dev")
     assert [(found.name, found.split) for found in loaded.sets] == [
-        ("STSBenchmark", split),
-        ("SICKRelatedness", split),
+        ("STSBenchmark", "dev"),
+        ("SICKRelatedness", "dev"),
     ]
+
+
+def test_the_fast_mode_reads_the_test_split(tmp_path: Path) -> None:
+    write_tsv(tmp_path, "STS13")
+    test, fast = (load_sets(["STS13"], data=tmp_path, mode=mode) for mode in ("test", "fasttest"))
+    assert (fast.sha256, fast.sets[0].split) == (test.sha256, "test")
 
 
 def test_sts_is_preferred_and_the_other_layout_fills_its_gaps(tmp_path: Path) -> None:
@@ -103,7 +108,7 @@ def test_sts_is_preferred_and_the_other_layout_fills_its_gaps(tmp_path: Path) ->
     (tmp_path / "sts/STS16/plagiarism.tsv").unlink()
     for name in ("STS12", "STS13", "STS16"):
         write_senteval(tmp_path / "sts_senteval", name)
-    loaded = load_sts(["STS12", "STS13", "STS16"], data=tmp_path, mode="test")
+    loaded = load_sets(["STS12", "STS13", "STS16"], data=tmp_path, mode="test")
     assert len(loaded.sets) == 3
     assert "STS13/FNWN.tsv" in loaded.sha256
     assert "STS/STS12-en-test/STS.gs.MSRpar.txt" in loaded.sha256
@@ -113,7 +118,7 @@ def test_sts_is_preferred_and_the_other_layout_fills_its_gaps(tmp_path: Path) ->
 def test_a_set_that_is_not_there_is_listed_with_what_is_missing(tmp_path: Path) -> None:
     write_tsv(tmp_path / "sts", "STS13")
     (tmp_path / "sts/STS13/OnWN.tsv").unlink()
-    loaded = load_sts(["STS12", "STS13"], data=tmp_path, mode="test")
+    loaded = load_sets(["STS12", "STS13"], data=tmp_path, mode="test")
     assert loaded.sets == []
     assert loaded.missing == {
         "STS12": f"there is no folder of STS12 in {tmp_path}",
@@ -127,16 +132,16 @@ def test_spaces_between_words_are_single_as_in_senteval(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[1] = "1.0\t two  words \tone\u00a0\rword\u2028more"
     _write(path, lines)
-    [found] = load_sts(["STS13"], data=tmp_path, mode="test").sets
+    [found] = load_sets(["STS13"], data=tmp_path, mode="test").sets
     assert found.subsets["FNWN"].first[0] == "two words"
     assert found.subsets["FNWN"].second[0] == "one word more"
 
 
 def test_a_folder_that_is_not_there_or_holds_no_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/absent"):
-        load_sts(["sts"], data=tmp_path / "absent", mode="test")
-    with pytest.raises(UsageError, match=f"{tmp_path} holds no STS set: give a folder that"):
-        load_sts(["sts"], data=tmp_path, mode="test")
+        load_sets(["sts"], data=tmp_path / "absent", mode="test")
+    with pytest.raises(UsageError, match=f"{tmp_path} holds no evaluation set: give a folder that"):
+        load_sets(["sts"], data=tmp_path, mode="test")
 
 
 def _replace_line(path: Path, number: int, line: bytes) -> None:
@@ -160,7 +165,7 @@ def test_a_bad_row_of_a_tsv_is_named(tmp_path: Path, line: bytes, message: str) 
     write_tsv(tmp_path, "STS13")
     _replace_line(tmp_path / "STS13/FNWN.tsv", 3, line)
     with pytest.raises(DataError, match=message):
-        load_sts(["STS13"], data=tmp_path, mode="test")
+        load_sets(["STS13"], data=tmp_path, mode="test")
 
 
 @pytest.mark.parametrize(
@@ -178,15 +183,15 @@ def test_a_bad_row_of_senteval_is_named(
     write_senteval(tmp_path, "STS13")
     _replace_line(tmp_path / "STS/STS13-en-test" / file, 3, line)
     with pytest.raises(DataError, match=message):
-        load_sts(["STS13"], data=tmp_path, mode="test")
+        load_sets(["STS13"], data=tmp_path, mode="test")
 
 
 def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
     write_tsv(tmp_path / "sts", "STSBenchmark", "dev")
     _replace_line(tmp_path / "sts/STSBenchmark/dev.tsv", 1, b"sentence1\tsentence2\tscore")
     with pytest.raises(DataError, match=r"header must be score, sentence1, sentence2"):
-        load_sts(["STSBenchmark"], data=tmp_path, mode="dev")
+        load_sets(["STSBenchmark"], data=tmp_path, mode="dev")
     write_senteval(tmp_path, "SICKRelatedness", "dev")
     _replace_line(tmp_path / "SICK/SICK_trial.txt", 1, b"1\ta\tb\t3.0\tNEUTRAL\r")
     with pytest.raises(DataError, match=r"SICK_trial\.txt begins with .*pair_ID, sentence_A"):
-        load_sts(["SICKRelatedness"], data=tmp_path, mode="dev")
+        load_sets(["SICKRelatedness"], data=tmp_path, mode="dev")

@@ -11,7 +11,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from simcse.evaluation import hub, load_sts
+from simcse.evaluation import hub, load_sets
 
 STS16 = ("mteb/sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513")
 STSBENCHMARK = ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831")
@@ -46,7 +46,7 @@ def downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serve:
 
 def test_sets_come_from_pinned_revisions_and_years_have_no_subsets(downloaded: Serve) -> None:
     downloaded({STS16: {"test": 1186}, STSBENCHMARK: {"validation": 1500, "test": 1379}})
-    loaded = load_sts(["STS16", "STSBenchmark"], data=None, mode="test")
+    loaded = load_sets(["STS16", "STSBenchmark"], data=None, mode="test")
     year, benchmark = loaded.sets
     assert (year.subsets_known, benchmark.subsets_known) == (False, True)
     assert year.subsets["test"].first[1] == "one 1"
@@ -56,7 +56,7 @@ def test_sets_come_from_pinned_revisions_and_years_have_no_subsets(downloaded: S
 
 def test_the_dev_split_is_called_validation_on_the_hub(downloaded: Serve) -> None:
     downloaded({STSBENCHMARK: {"validation": 1500, "test": 1379}, SICK: {"test": 9927}})
-    loaded = load_sts(["sts"], data=None, mode="dev")
+    loaded = load_sets(["sts"], data=None, mode="dev")
     assert [(found.name, found.split) for found in loaded.sets] == [("STSBenchmark", "dev")]
     assert loaded.missing == {
         "SICKRelatedness": "mteb/sickr-sts on the hub has no validation split: point --data at a "
@@ -66,7 +66,7 @@ def test_the_dev_split_is_called_validation_on_the_hub(downloaded: Serve) -> Non
 
 def test_sick_r_with_all_its_pairs_is_not_taken_for_the_test_split(downloaded: Serve) -> None:
     downloaded({SICK: {"test": 9927}})
-    loaded = load_sts(["SICKRelatedness"], data=None, mode="test")
+    loaded = load_sets(["SICKRelatedness"], data=None, mode="test")
     assert loaded.sets == []
     assert loaded.missing == {
         "SICKRelatedness": "mteb/sickr-sts on the hub has 9927 pairs in its test split, but "
@@ -86,7 +86,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_every_set_is_missing(
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    loaded = load_sts(["STS12", "STS13"], data=None, mode="test")
+    loaded = load_sets(["STS12", "STS13"], data=None, mode="test")
     reason = (
         "the hub cannot be reached (TimeoutError: timed out): point --data at a folder that holds "
         "the set"
@@ -111,7 +111,7 @@ def test_a_set_that_the_hub_refuses_leaves_the_others_alone(
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    loaded = load_sts(["STS12", "STS13"], data=None, mode="test")
+    loaded = load_sets(["STS12", "STS13"], data=None, mode="test")
     assert asked == ["mteb/sts12-sts", "mteb/sts13-sts"]
     assert loaded.missing["STS12"].startswith(
         "the hub refuses mteb/sts12-sts (RefusedError: 404 Client Error): point --data"

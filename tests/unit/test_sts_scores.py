@@ -1,15 +1,14 @@
-"""Scores of STS sets, what they share with every other set, and the report."""
+"""Scores of STS sets, and what they share with every other set."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from simcse.errors import ModelError, UsageError
+from simcse.errors import ModelError
 from simcse.evaluation import (
     STS_SUITE,
     EmbeddingTable,
@@ -18,10 +17,7 @@ from simcse.evaluation import (
     STSSet,
     distinct_sentences,
     evaluate,
-    evaluation_report,
     metric_name,
-    render_table,
-    resolve_tasks,
 )
 from simcse.evaluation.protocol import Progress
 
@@ -69,7 +65,7 @@ def test_pairs_subsets_and_sets_are_those_of_the_literature() -> None:
 
 def test_all_mean_and_wmean_equal_scipy_over_the_subsets() -> None:
     subsets = {"large": _pairs(60, seed=1), "small": _pairs(20, seed=2)}
-    scores = evaluate(HashEmbedder(), [STSSet("STS99", "test", subsets)])["STS99"]
+    scores = evaluate(HashEmbedder(), [STSSet("STS99", "test", subsets)]).scores["STS99"]
     cosines = [_cosines(part) for part in subsets.values()]
     golds = [part.gold_n for part in subsets.values()]
     for name, correlation in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
@@ -89,7 +85,7 @@ def test_all_mean_and_wmean_equal_scipy_over_the_subsets() -> None:
 
 def test_a_source_without_subsets_gives_no_mean_over_them() -> None:
     mixed = STSSet("STS12", "test", {"test": _pairs(30, seed=3)}, subsets_known=False)
-    numbers = evaluate(HashEmbedder(), [mixed])["STS12"].numbers
+    numbers = evaluate(HashEmbedder(), [mixed]).scores["STS12"].numbers
     assert numbers["spearman"]["mean"] is None
     assert numbers["pearson"]["wmean"] is None
     assert numbers["subsets"] == {}
@@ -99,9 +95,10 @@ def test_a_sentence_of_several_sets_is_embedded_once_and_shortest_first() -> Non
     shared = Pairs(("a b", "a"), ("a long sentence", "a b"), np.array([1.0, 2.0]))
     sets = [STSSet("one", "test", {"x": shared}), STSSet("two", "test", {"y": shared})]
     embedder = HashEmbedder()
-    scores = evaluate(embedder, sets)
+    evaluation = evaluate(embedder, sets)
     assert embedder.asked == ["a", "a b", "a long sentence"] == distinct_sentences(sets)
-    assert scores["one"].headline == scores["two"].headline
+    assert evaluation.scores["one"].headline == evaluation.scores["two"].headline
+    assert list(evaluation.seconds) == ["embedding", "one", "two"]
 
 
 def test_a_vector_that_is_not_finite_is_refused_with_its_sentence() -> None:
@@ -117,68 +114,9 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_sentence() -> None:
         ("STSBenchmark", "dev_stsb_spearman"),
         ("SICKRelatedness", "dev_sickr_spearman"),
         ("DemoPairs", "dev_demopairs_spearman"),
+        ("my pairs (2)", "dev_my_pairs_2__spearman"),
     ],
 )
 def test_metric_names_hold_split_set_and_measure(name: str, want: str) -> None:
     scores = Scores(headline=1.0, measure="spearman", numbers={})
     assert metric_name(STSSet(name, "dev", {}), scores) == want
-
-
-def test_sts_stands_for_every_set_that_has_the_split() -> None:
-    assert resolve_tasks(["sts"], "test") == tuple(STS_SUITE)
-    assert resolve_tasks(["sts"], "dev") == ("STSBenchmark", "SICKRelatedness")
-    assert resolve_tasks(["STS13", "STS12", "STS13"], "test") == ("STS13", "STS12")
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("STS-B", "STSBenchmark"),
-        ("SICK-R", "SICKRelatedness"),
-        ("sts12", "STS12"),
-        ("STSBenchmak", "STSBenchmark"),
-    ],
-)
-def test_an_unknown_set_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(UsageError, match=rf"set '{name}' \(did you mean {nearest}\?\): the sets"):
-        resolve_tasks([name], "test")
-
-
-def test_a_set_like_no_other_is_refused_with_the_list() -> None:
-    with pytest.raises(UsageError, match=r"'quora': the sets are STS12, .*, and sts for all"):
-        resolve_tasks(["quora"], "test")
-
-
-def test_a_set_without_the_split_is_refused() -> None:
-    with pytest.raises(UsageError, match="STS12 has no dev split: STSBenchmark, SICKRelatedness"):
-        resolve_tasks(["STS12"], "dev")
-
-
-def test_the_average_is_null_unless_all_seven_are_scored() -> None:
-    scores = {name: Scores(float(i), "spearman", {"pairs": i}) for i, name in enumerate(STS_SUITE)}
-    report = evaluation_report("m", "test", "avg", scores, {}, {"a.tsv": "00"})
-    assert report["avg"] == 3.0
-    six = {name: score for name, score in scores.items() if name != "STS16"}
-    report = evaluation_report("m", "test", "avg", six, {"STS16": "no file"}, {"a.tsv": "00"})
-    assert json.loads(json.dumps(report)) == {
-        "model": "m",
-        "mode": "test",
-        "pooling": "avg",
-        "tasks": {name: {"pairs": i} for i, name in enumerate(STS_SUITE) if name != "STS16"},
-        "avg": None,
-        "missing": ["STS16"],
-        "missing_reasons": {"STS16": "no file"},
-        "data_sha256": {"a.tsv": "00"},
-    }
-
-
-def test_the_table_has_two_decimals_and_says_what_is_missing() -> None:
-    scores = {"STSBenchmark": Scores(82.0349, "spearman", {})}
-    assert render_table(scores, {"STS12": "there is no file x"}).splitlines() == [
-        "+-------+--------------+------+",
-        "| STS12 | STSBenchmark | Avg. |",
-        "+-------+--------------+------+",
-        "|   -   |    82.03     |  -   |",
-        "+-------+--------------+------+",
-        "STS12 is missing: there is no file x",
-    ]

@@ -53,7 +53,7 @@ class ScriptedDev:
         return self._any
 
     def score(self, engine: object) -> DevScores:
-        return DevScores({"dev_scripted": self._scores.pop(0)}, uniformity=-1.0)
+        return DevScores({"dev_scripted": self._scores.pop(0)}, {"dev_uniformity": -1.0})
 
 
 def train(
@@ -332,7 +332,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_never_stopped(
 
     torch.manual_seed(99)
     task = make_task(run)
-    task.load_state_dict(loaded.weights)
+    checkpoint.load_weights(task, loaded.weights)
     resumed = ddp_engine(task, run)
     resumed.restore_moments(loaded.moments, loaded.progress.step)
     got = train(

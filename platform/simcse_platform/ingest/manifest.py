@@ -14,6 +14,10 @@ MANIFEST = "manifest.json"
 QUARANTINE = "quarantine.jsonl"
 FORMAT_VERSION = 1
 TOKENS_SUFFIX = "_tokens"
+FOLLOWING = "following"
+"""Column of a dataset in document order: sentences that follow directly, in the same document and
+shard, up to `MAX_FOLLOWING`."""
+MAX_FOLLOWING = 3
 
 
 class _Record(BaseModel):
@@ -54,6 +58,10 @@ class Manifest(_Record):
     """Sentences that were longer than `max_length` tokens."""
     lengths: dict[str, dict[int, int]]
     """Sentences by number of tokens, for each column."""
+    keep_order: bool = False
+    """Whether rows are in document order, with a column `following`."""
+    lexical_overlap: float | None = None
+    """Mean F1 between the words of anchor and positive, from 0 to 1; None for one column."""
 
 
 def is_prepared(folder: Path) -> bool:

@@ -50,7 +50,7 @@ def count_nulls(footer: pq.FileMetaData, column: str) -> int:
     return count
 
 
-def corrupt(path: Path | str, error: Exception) -> DataError:
-    """The error for a parquet file that cannot be read."""
+def corrupt(path: Path | str, error: Exception, kind: str = "parquet") -> DataError:
+    """The error for a file that cannot be read as what it should be."""
     reason = str(error).partition("\n")[0]
-    return DataError(f"{path} is no readable parquet file ({reason}): restore or remove it")
+    return DataError(f"{path} is no readable {kind} file ({reason}): restore or remove it")

@@ -1,51 +1,53 @@
 """Raw text to a prepared dataset: cleaned, tokenised parquet shards with a manifest.
 
-Reading a file is one task; its rows flow in order into blocks of `rows_per_shard`, and cleaning,
-tokenising and writing one block is one task. What comes out does not depend on how many run at
-once.
+Reading a piece of the corpus is one task; its usable rows flow in order into blocks of
+`rows_per_shard`, and tokenising and writing one block is one task. Where rows are chosen, a first
+reading of everything comes before. What comes out does not depend on how many tasks run at once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
-from pydantic import BaseModel
 from ray.data import Dataset, ExecutionOptions
-from transformers import PreTrainedTokenizerFast
 
 from simcse.errors import DataError, UsageError
-from simcse.tokenizer import load_tokenizer, tokenize, tokenizer_fingerprint
+from simcse.tokenizer import load_tokenizer, tokenizer_fingerprint
 from simcse_platform import runtime
 from simcse_platform.ingest import readers
+from simcse_platform.ingest.choice import choose
+from simcse_platform.ingest.cleaning import DUPLICATE, RowOptions, Tally
 from simcse_platform.ingest.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     QUARANTINE,
-    TOKENS_SUFFIX,
     Manifest,
     Shard,
     is_prepared,
     read_manifest,
 )
+from simcse_platform.ingest.shards import Job, ShardReport
+from simcse_platform.ingest.sources import files_by_source
 from simcse_platform.storage import check_writable
 
 ROWS_PER_SHARD = 32_768
-# A training window reads short runs of rows from many shards, and a row group is read whole.
-_ROWS_PER_GROUP = 2048
+DEFAULT_ROWS = RowOptions()
 _BLOCK_BYTES = 16 * 2**20
+# What the rules of cleaning and building make of the same input and settings.
+_RULES_VERSION = 2
 
 _Key = TypeVar("_Key", str, int)
 
@@ -59,25 +61,58 @@ class PrepareResult:
     created: bool
 
 
-class _ShardReport(BaseModel):
-    """What became of one block of raw rows."""
-
-    read: int
-    shard: Shard | None
-    dropped: dict[str, int]
-    bad: list[tuple[int, int, str]]
-    """File number, row and reason."""
-    cut: int
-    lengths: dict[str, dict[int, int]]
-
-
 @dataclass(frozen=True, slots=True)
-class _Job:
-    folder: str
-    files: tuple[str, ...]
-    columns: tuple[str, ...]
+class Plan:
+    """A dataset to be made: everything that decides what is in it."""
+
+    files: tuple[Path, ...]
+    sources: tuple[str, ...]
+    """The source that each file belongs to."""
+    input_columns: tuple[str, ...]
+    options: RowOptions
     tokenizer_model: str
+    fingerprint: str
+    """Of the tokenizer."""
     max_length: int
+    rows_per_shard: int
+    key: str
+    """sha256 of the bytes of the files and of every setting that shapes the dataset."""
+
+
+def plan(
+    sources: Sequence[str | Path],
+    *,
+    tokenizer_model: str,
+    max_length: int,
+    columns: Sequence[str] | None = None,
+    options: RowOptions = DEFAULT_ROWS,
+    rows_per_shard: int = ROWS_PER_SHARD,
+) -> Plan:
+    """What `make` is to make of `sources`, checked as far as paths and headers go.
+
+    All files are read for the key, in this thread: seconds for each gigabyte of text, at every
+    start of a run on text that is prepared implicitly. Raises `UsageError` for paths and columns,
+    `DataError` for files.
+    """
+    by_source = files_by_source(sources)
+    files = tuple(chain.from_iterable(by_source))
+    names = [str(s) for s, found in zip(sources, by_source, strict=True) for _ in found]
+    columns = options.input_columns(files, columns)
+    fingerprint = tokenizer_fingerprint(load_tokenizer(tokenizer_model))
+    settings = [columns, asdict(options), fingerprint, max_length, rows_per_shard]
+    if options.sample_each:
+        settings.append([len(found) for found in by_source])
+    return Plan(
+        files=files,
+        sources=tuple(names),
+        input_columns=columns,
+        options=options,
+        tokenizer_model=tokenizer_model,
+        fingerprint=fingerprint,
+        max_length=max_length,
+        rows_per_shard=rows_per_shard,
+        key=_content_key(files, settings),
+    )
 
 
 def prepare(
@@ -87,53 +122,51 @@ def prepare(
     tokenizer_model: str,
     max_length: int,
     columns: Sequence[str] | None = None,
+    options: RowOptions = DEFAULT_ROWS,
     max_bad_share: float = 0.01,
     rows_per_shard: int = ROWS_PER_SHARD,
     progress: Callable[[int], None] | None = None,
+    address: str | None = None,
 ) -> PrepareResult:
-    """The rows of `sources` as a prepared dataset in `output`, which appears whole or not at all.
+    """The rows of `sources` as a prepared dataset in `output`: `make` of their `plan`."""
+    planned = plan(
+        sources,
+        tokenizer_model=tokenizer_model,
+        max_length=max_length,
+        columns=columns,
+        options=options,
+        rows_per_shard=rows_per_shard,
+    )
+    return make(planned, output, max_bad_share=max_bad_share, progress=progress, address=address)
 
-    White space is collapsed; rows with an empty text and repetitions within a shard are dropped and
-    counted, unusable rows are listed in `quarantine.jsonl`. `progress` gets the number of rows read
-    since it was last called. A finished `output` of the same input and settings is left as it is.
-    Raises `UsageError` for paths and columns, `DataError` for content: a file that cannot be read,
-    more than `max_bad_share` of unusable rows, no usable row.
+
+def make(
+    plan: Plan,
+    output: Path,
+    *,
+    max_bad_share: float = 0.01,
+    progress: Callable[[int], None] | None = None,
+    address: str | None = None,
+) -> PrepareResult:
+    """The planned dataset in `output`, which appears whole or not at all.
+
+    White space is collapsed; rows with an empty text, with a text that repeats its own anchor or
+    positive, and repetitions within a shard are dropped and counted; unusable rows are listed in
+    `quarantine.jsonl`. `progress` gets the number of rows tokenised since it was last called. A
+    finished `output` of the same plan is left as it is, and Ray is not needed for it; otherwise the
+    cluster at `address` is joined unless a connection exists. Raises `UsageError` for `output`,
+    `DataError` for content: a file that cannot be read, more than `max_bad_share` of unusable rows,
+    no usable row, fewer rows than a sample needs.
     """
-    files = readers.find_files(sources)
-    columns = readers.common_columns(files, columns)
-    fingerprint = tokenizer_fingerprint(_tokenizer(tokenizer_model))
-    key = content_key(files, columns, fingerprint, max_length, rows_per_shard)
     output = output.expanduser().absolute()
-    if finished := _finished(output, key):
+    if finished := _finished(output, plan.key):
         return PrepareResult(output, finished, created=False)
     partial = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.partial"
     check_writable(output.parent)
     partial.mkdir()
     try:
-        job = _Job(str(partial), tuple(map(str, files)), columns, tokenizer_model, max_length)
-        reports = list(_run(job, rows_per_shard, progress))
-        _check_bad_share(reports, files, max_bad_share)
-        manifest = Manifest(
-            content_key=key,
-            rows=sum(report.shard.rows for report in reports if report.shard),
-            columns=columns,
-            shards=_number_shards(partial, reports),
-            tokenizer_model=tokenizer_model,
-            tokenizer_fingerprint=fingerprint,
-            max_length=max_length,
-            dropped=_total(report.dropped for report in reports),
-            quarantined=_total(Counter(b[2] for b in report.bad) for report in reports),
-            cut=sum(report.cut for report in reports),
-            lengths={
-                column: dict(sorted(_total(r.lengths.get(column, {}) for r in reports).items()))
-                for column in columns
-            },
-        )
-        if manifest.rows == 0:
-            raise DataError(
-                f"no usable row in {_name(files)}: {list_counts(manifest.dropped)} were dropped"
-            )
-        _write_quarantine(partial, reports, files)
+        with runtime.connect(address):
+            manifest = _fill(partial, plan, max_bad_share, progress)
         (partial / MANIFEST).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
         partial.rename(output)
     finally:
@@ -141,30 +174,18 @@ def prepare(
     return PrepareResult(output, manifest, created=True)
 
 
-def content_key(
-    files: Sequence[Path],
-    columns: Sequence[str],
-    fingerprint: str,
-    max_length: int,
-    rows_per_shard: int = ROWS_PER_SHARD,
-) -> str:
-    """sha256 of everything that decides a prepared dataset: bytes of the files and settings.
-
-    All files are read, in this thread: seconds for each gigabyte of text, at every start of a run
-    on text that is prepared implicitly.
-    """
-    digest = hashlib.sha256(
-        json.dumps([FORMAT_VERSION, columns, fingerprint, max_length, rows_per_shard]).encode()
-    )
-    for file in files:
-        with file.open("rb") as content:
-            digest.update(file.suffix.encode() + hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
-
-
 def list_counts(counts: Mapping[str, int]) -> str:
     """Counts by reason in words: `2 empty, 1 duplicate`, or `none`."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
+
+
+def _content_key(files: Sequence[Path], settings: Sequence[object]) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT_VERSION, _RULES_VERSION, settings]).encode())
+    for file in files:
+        with file.open("rb") as content:
+            form = f"{readers.form_of(file)}{file.suffix}"
+            digest.update(form.encode() + hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _finished(output: Path, key: str) -> Manifest | None:
@@ -181,113 +202,132 @@ def _finished(output: Path, key: str) -> Manifest | None:
     return None
 
 
+def _fill(
+    folder: Path, plan: Plan, max_bad_share: float, progress: Callable[[int], None] | None
+) -> Manifest:
+    """The shards of a dataset, written into `folder`."""
+    builder = plan.options.builder
+    numbers = range(len(plan.files))
+    job = Job(
+        folder=folder,
+        files=plan.files,
+        pieces=(tuple(numbers),) if builder and builder.joins else tuple((n,) for n in numbers),
+        input_columns=plan.input_columns,
+        columns=plan.options.output_columns(plan.input_columns),
+        options=plan.options,
+        tokenizer_model=plan.tokenizer_model,
+        max_length=plan.max_length,
+    )
+    job.work.mkdir()
+    repeated = _choose_rows(job, plan) if plan.options.chooses else 0
+    reports = list(_run(job, plan.rows_per_shard, progress))
+    tallies = [job.tally(piece) for piece in range(len(job.pieces))]
+    _check_bad_share(tallies, plan.files, max_bad_share)
+    duplicates = repeated + sum(report.duplicates for report in reports)
+    dropped = _total([*(t.dropped for t in tallies), {DUPLICATE: duplicates} if duplicates else {}])
+    if not reports:
+        raise DataError(
+            f"no usable row in {_name(plan.files)}: {list_counts(dropped)} were dropped"
+        )
+    _write_quarantine(folder, tallies, plan.files)
+    shutil.rmtree(job.work)
+    rows = sum(report.shard.rows for report in reports)
+    return Manifest(
+        content_key=plan.key,
+        rows=rows,
+        columns=job.columns,
+        shards=_number_shards(folder, reports),
+        tokenizer_model=plan.tokenizer_model,
+        tokenizer_fingerprint=plan.fingerprint,
+        max_length=plan.max_length,
+        dropped=dropped,
+        quarantined=_total(Counter(reason for *_, reason in tally.bad) for tally in tallies),
+        cut=sum(report.cut for report in reports),
+        lengths={
+            column: dict(sorted(_total(report.lengths[column] for report in reports).items()))
+            for column in job.columns
+        },
+        keep_order=plan.options.keep_order,
+        lexical_overlap=(
+            sum(report.overlap for report in reports) / rows if len(job.columns) > 1 else None
+        ),
+    )
+
+
+def _choose_rows(job: Job, plan: Plan) -> int:
+    """Leave for each piece which of its rows to take; how many rows repeat another one."""
+    pieces = _pieces(job).map_batches(partial(_survey, job=job), batch_size=1)
+    with _named_errors():
+        pieces.materialize()
+    hashes = [job.hashes(piece) for piece in range(len(job.pieces))]
+    sources = [plan.sources[files[0]] for files in job.pieces]
+    choice = choose(hashes, sources, plan.options)
+    for piece, places in enumerate(choice.places):
+        job.save_choice(piece, places)
+    return choice.repeated
+
+
 def _run(
-    job: _Job, rows_per_shard: int, progress: Callable[[int], None] | None
-) -> Iterator[_ShardReport]:
-    """The reports of all blocks, in the order of the input."""
-    files = ray.data.range(len(job.files), override_num_blocks=len(job.files))
-    rows = files.map_batches(partial(_read_files, job=job), batch_size=1)
+    job: Job, rows_per_shard: int, progress: Callable[[int], None] | None
+) -> Iterator[ShardReport]:
+    """The reports of all shards, in the order of the input."""
+    rows = _pieces(job).map_batches(partial(_read, job=job), batch_size=1)
     blocks = rows.repartition(target_num_rows_per_block=rows_per_shard, strict=True)
     reports: Dataset = blocks.map_batches(
-        partial(_write_shard, job=job), batch_size=None, batch_format="pyarrow"
+        partial(_write, job=job), batch_size=None, batch_format="pyarrow"
     )
     reports.context.execution_options = ExecutionOptions(preserve_order=True)
     reports.context.target_max_block_size = _BLOCK_BYTES
-    try:
+    with _named_errors():
         for row in reports.iter_rows():
-            report = _ShardReport.model_validate_json(row["report"])
+            report = ShardReport.model_validate_json(row["report"])
             if progress:
-                progress(report.read)
+                progress(report.shard.rows + report.duplicates)
             yield report
+
+
+def _pieces(job: Job) -> Dataset:
+    return ray.data.range(len(job.pieces), override_num_blocks=len(job.pieces))
+
+
+def _survey(batch: Any, *, job: Job) -> Any:
+    for piece in batch["id"].tolist():
+        job.survey(piece)
+    return batch
+
+
+def _read(batch: Any, *, job: Job) -> Iterator[pa.Table]:
+    for piece in batch["id"].tolist():
+        yield from job.read(piece)
+
+
+def _write(block: Any, *, job: Job) -> pa.Table:
+    return pa.table({"report": [job.write(block).model_dump_json()]})
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """Takes the project's own error out of what Ray raises for a failed task."""
+    try:
+        yield
     except Exception as error:
         if found := runtime.cause(error):
             raise found from error
         raise
 
 
-def _read_files(batch: Any, *, job: _Job) -> Iterator[pa.Table]:
-    for number in batch["id"].tolist():
-        for table in readers.read(Path(job.files[number]), job.columns):
-            yield table.append_column("file", pa.repeat(pa.scalar(number), len(table)))
-
-
-def _write_shard(table: Any, *, job: _Job) -> pa.Table:
-    """One block cleaned, tokenised and written; a table of one row with its `_ShardReport`."""
-    bad = table.filter(table["reason"].is_valid())
-    good = table.filter(table["reason"].is_null())
-    rows, dropped = _clean([good[f"text_{place}"].to_pylist() for place in range(len(job.columns))])
-    arrays: dict[str, pa.Array] = {}
-    lengths: dict[str, dict[int, int]] = {}
-    cut = 0
-    for place, column in enumerate(job.columns):
-        texts = [row[place] for row in rows]
-        ids = tokenize(_tokenizer(job.tokenizer_model), texts, job.max_length)
-        cut += _count_cut(texts, ids, job)
-        lengths[column] = dict(Counter(map(len, ids)))
-        arrays[column] = pa.array(texts, pa.string())
-        arrays[column + TOKENS_SUFFIX] = pa.array(ids, pa.list_(pa.int32()))
-    name = f"{table['file'][0].as_py():06d}-{table['row'][0].as_py():012d}.parquet"
-    report = _ShardReport(
-        read=len(table),
-        shard=_write(Path(job.folder) / name, pa.table(arrays)) if rows else None,
-        dropped=dropped,
-        bad=list(zip(*(bad[c].to_pylist() for c in ("file", "row", "reason")), strict=True)),
-        cut=cut,
-        lengths=lengths,
-    )
-    return pa.table({"report": [report.model_dump_json()]})
-
-
-def _clean(columns: Sequence[Sequence[str | None]]) -> tuple[list[tuple[str, ...]], dict[str, int]]:
-    """Rows with white space collapsed that are neither empty nor repeated; the others by reason."""
-    dropped: Counter[str] = Counter()
-    kept: dict[tuple[str, ...], None] = {}
-    for row in zip(*columns, strict=True):
-        texts = tuple(readers.collapse_spaces(text or "") for text in row)
-        if not all(texts):
-            dropped["empty"] += 1
-        elif texts in kept:
-            dropped["duplicate"] += 1
-        else:
-            kept[texts] = None
-    return list(kept), dict(dropped)
-
-
-def _count_cut(texts: Sequence[str], ids: Sequence[Sequence[int]], job: _Job) -> int:
-    full = [text for text, row in zip(texts, ids, strict=True) if len(row) == job.max_length]
-    longer = tokenize(_tokenizer(job.tokenizer_model), full, job.max_length + 1)
-    return sum(len(row) > job.max_length for row in longer)
-
-
-def _write(path: Path, table: pa.Table) -> Shard:
-    buffer = io.BytesIO()
-    pq.write_table(
-        table,
-        buffer,
-        compression="zstd",
-        row_group_size=_ROWS_PER_GROUP,
-        write_page_checksum=True,
-    )
-    content = buffer.getvalue()
-    path.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    return Shard(path=path.name, rows=len(table), size=len(content), sha256=digest)
-
-
-def _number_shards(folder: Path, reports: Sequence[_ShardReport]) -> tuple[Shard, ...]:
-    shards = [report.shard for report in reports if report.shard]
+def _number_shards(folder: Path, reports: Sequence[ShardReport]) -> tuple[Shard, ...]:
     numbered = []
-    for number, shard in enumerate(shards):
-        renamed = (folder / shard.path).rename(folder / f"shard-{number:05d}.parquet")
-        numbered.append(shard.model_copy(update={"path": renamed.name}))
+    for number, report in enumerate(reports):
+        path = folder / f"shard-{number:05d}.parquet"
+        (folder / report.shard.path).rename(path)
+        numbered.append(report.shard.model_copy(update={"path": path.name}))
     return tuple(numbered)
 
 
-def _check_bad_share(
-    reports: Sequence[_ShardReport], files: Sequence[Path], max_bad_share: float
-) -> None:
-    bad = [entry for report in reports for entry in report.bad]
-    read = sum(report.read for report in reports)
+def _check_bad_share(tallies: Sequence[Tally], files: Sequence[Path], max_bad_share: float) -> None:
+    bad = [entry for tally in tallies for entry in tally.bad]
+    read = sum(tally.read for tally in tallies)
     if len(bad) > max_bad_share * read:
         file, row, reason = bad[0]
         raise DataError(
@@ -297,11 +337,11 @@ def _check_bad_share(
         )
 
 
-def _write_quarantine(folder: Path, reports: Sequence[_ShardReport], files: Sequence[Path]) -> None:
+def _write_quarantine(folder: Path, tallies: Sequence[Tally], files: Sequence[Path]) -> None:
     lines = [
         json.dumps({"file": str(files[file]), "row": row, "reason": reason}, ensure_ascii=False)
-        for report in reports
-        for file, row, reason in report.bad
+        for tally in tallies
+        for file, row, reason in tally.bad
     ]
     if lines:
         (folder / QUARANTINE).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -316,8 +356,3 @@ def _total(counts: Iterable[Mapping[_Key, int]]) -> dict[_Key, int]:
 
 def _name(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-
-
-@cache
-def _tokenizer(model: str) -> PreTrainedTokenizerFast:
-    return load_tokenizer(model)

@@ -20,7 +20,8 @@ from simcse_platform.ingest.manifest import (
     read_manifest,
 )
 from simcse_platform.ingest.parquet import choose_columns, count_nulls, read_footer
-from simcse_platform.ingest.prepare import content_key, prepare
+from simcse_platform.ingest.prepare import make, plan
+from simcse_platform.ingest.sources import find_files
 
 _LARGE_ROW_GROUP = 50_000
 _SECONDS_BETWEEN_LINES = 10.0
@@ -43,6 +44,8 @@ class Corpus:
     max_length: int
     fingerprint: str
     """sha256 that identifies the content, for the lineage of a model."""
+    keep_order: bool = False
+    """Whether rows are in document order, with a column `following`."""
 
 
 def open_corpus(
@@ -65,31 +68,29 @@ def open_corpus(
     if prepared:
         say(f"corpus: prepared dataset {prepared[0]}")
         return _open_prepared(prepared[0], data.columns, encoder)
-    files = readers.find_files(data.corpus)
-    columns = readers.common_columns(files, data.columns)
+    files = find_files(data.corpus)
     if all(file.suffix == ".parquet" for file in files):
         say(
             f"corpus: {len(files)} parquet file(s), tokenised while training; a row without text "
             "stops the run, `simcse prepare` sorts such rows out"
         )
+        columns = readers.common_columns(files, data.columns)
         return _open_parquet(files, columns, encoder, say)
-    fingerprint = tokenizer_fingerprint(load_tokenizer(encoder.model))
-    key = content_key(files, columns, fingerprint, encoder.max_length)
-    folder = scratch / f"corpus-{key[:16]}"
+    planned = plan(
+        files,
+        tokenizer_model=encoder.model,
+        max_length=encoder.max_length,
+        columns=data.columns,
+    )
+    folder = scratch / f"corpus-{planned.key[:16]}"
     if not is_prepared(folder):
         uncounted = next(file for file in files if file.suffix != ".parquet")
         say(
             f"corpus: preparing {len(files)} file(s) into {folder} first, since {uncounted} has no "
             "row counts"
         )
-    result = prepare(
-        files,
-        folder,
-        tokenizer_model=encoder.model,
-        max_length=encoder.max_length,
-        columns=columns,
-        max_bad_share=data.max_bad_share,
-        progress=_rows_now_and_then(say),
+    result = make(
+        planned, folder, max_bad_share=data.max_bad_share, progress=_rows_now_and_then(say)
     )
     done = "prepared" if result.created else "already prepared"
     say(f"corpus: {done} from {len(files)} file(s) into {result.folder}")
@@ -109,6 +110,7 @@ def _open_prepared(folder: Path, columns: Sequence[str] | None, encoder: Encoder
         tokenizer_model=encoder.model,
         max_length=encoder.max_length,
         fingerprint=_digest(shard.sha256 for shard in manifest.shards),
+        keep_order=manifest.keep_order,
     )
 
 
