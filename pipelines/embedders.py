@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,8 +105,15 @@ def import_embedder(reference: str) -> Embedder:
     if not hasattr(module, attribute):
         raise UsageError(f"--embedder {reference}: {module_name} has no {attribute}: check it")
     found: Any = getattr(module, attribute)
-    if isinstance(found, type) or not hasattr(found, "encode"):
-        found = found() if callable(found) else found
+    if isinstance(found, type) or (callable(found) and not hasattr(found, "encode")):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise UsageError(
+                f"--embedder {reference} cannot be called without arguments ({error}): name a "
+                "function that needs none, or an object that is made already"
+            ) from None
+        found = found()
     if not callable(getattr(found, "encode", None)):
         raise UsageError(
             f"--embedder {reference} is of type {type(found).__name__}, which has no method "

@@ -30,7 +30,7 @@ def evaluate(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="Folder, hub id, models:/NAME@alias, or a .txt or .vec file of word vectors.",
         ),
     ] = None,

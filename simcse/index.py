@@ -2,7 +2,8 @@
 
 A folder of three files that only grow, and `index.json`, written last, which says how much of them
 counts. What an interrupted build or append left behind does not count, and the next one overwrites
-it. Neither building nor searching needs memory for more than one batch or tile.
+it; one process may write at a time. Neither building nor searching needs memory for more than one
+batch or tile.
 
 n: sentences, m: sentences of one batch, q: queries, D: width.
 """
@@ -169,7 +170,7 @@ class SentenceIndex:
                 text_file.write(b"".join(lines))
                 ends_file.write(ends_m.tobytes())
                 count += len(lines)
-        self._description = old.model_copy(
+        description = old.model_copy(
             update={
                 "sentences": count,
                 "vectors": vectors_file.written,
@@ -178,8 +179,9 @@ class SentenceIndex:
             }
         )
         new = self._folder / _NEW_DESCRIPTION
-        new.write_text(self._description.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        new.write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
         new.replace(self._folder / _DESCRIPTION)
+        self._description = description
 
     def search(
         self, queries_qD: NDArray[np.floating], *, top_k: int, threshold: float
