@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet, LoadedSets, Mode, load_sets
+from simcse.evaluation.suite import GEOMETRY
 
 DEMO_TASKS = ("DemoPairs", "DemoRetrieval")
 
@@ -28,7 +29,12 @@ def load(tasks: Sequence[str], *, data: Path | None, mode: Mode) -> LoadedSets:
 
 
 def load_all(tasks: Sequence[str], *, data: Path | None, mode: Mode, purpose: str) -> LoadedSets:
-    """The sets named, none missing: `purpose` says in the `UsageError` what needs them."""
+    """The sets named, none missing, to compare models by.
+
+    `purpose` says in the `UsageError` what needs them.
+    """
+    if GEOMETRY in tasks:
+        raise UsageError(f"{GEOMETRY} describes vectors and ranks no models, but {purpose}")
     loaded = load(tasks, data=data, mode=mode)
     for task, reason in loaded.missing.items():
         raise UsageError(

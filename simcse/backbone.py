@@ -82,7 +82,7 @@ def load_masked_language_model(
     model, missing = _load(AutoModelForMaskedLM, folder, config)
     backbone, prefix = model.base_model, f"{model.base_model_prefix}."
     assert isinstance(backbone, PreTrainedModel)
-    _refuse_random(folder, {name.removeprefix(prefix) for name in missing if prefix in name})
+    _refuse_random(folder, {k.removeprefix(prefix) for k in missing if k.startswith(prefix)})
     if missing:
         raise ModelError(
             f"the weights in model folder {folder} lack {min(missing)} of the masked-language "
@@ -94,7 +94,7 @@ def load_masked_language_model(
         if parts <= set(names) and all(hasattr(model, name) for name in names):
             return backbone, nn.Sequential(*(getattr(model, name) for name in names))
     raise ModelError(
-        f"the masked-language head of a {model.config.model_type} model ({', '.join(parts)}) is "
+        f"the masked-language head of a {config.model_type} model ({', '.join(sorted(parts))}) is "
         "not known: name an encoder of another kind, or train without the masked-language term"
     )
 

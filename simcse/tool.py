@@ -251,7 +251,7 @@ class SimCSE:
         folder = Path(tempfile.mkdtemp(prefix="simcse-index-") if path is None else path)
         index = SentenceIndex.create(
             folder,
-            model=self._name,
+            model=self._label,
             fingerprint=_fingerprint(self._encoder),
             dimension=self._encoder.dimension,
         )
@@ -261,7 +261,11 @@ class SimCSE:
 
     def _open(self, path: str | Path) -> SentenceIndex:
         fingerprint = _fingerprint(self._encoder)
-        return SentenceIndex.open(Path(path), model=self._name, fingerprint=fingerprint)
+        return SentenceIndex.open(Path(path), model=self._label, fingerprint=fingerprint)
+
+    @property
+    def _label(self) -> str:
+        return f"{self._name} with pooling {self._encoder.pooling}"
 
     def _use(self, index: SentenceIndex, use_faiss: bool | None, faiss_fast: bool) -> None:
         self._searcher = index

@@ -19,7 +19,8 @@ class DataConfig(Settings):
     """The training corpus."""
 
     corpus: tuple[str, ...] = ()
-    """Files, folders or globs of raw text, or one folder written by `prepare`."""
+    """Files, folders or globs of raw text, datasets saved by `datasets` or `hf://` ones, or one
+    folder written by `prepare`."""
     columns: tuple[str, ...] | None = None
     """Text columns in the order anchor, positive, hard negatives; null takes every text column of
     the file."""

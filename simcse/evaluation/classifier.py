@@ -44,7 +44,7 @@ class Classifiers:
     def outputs(self, features_mD: Tensor) -> Tensor:
         """Logits `[m, R, F, K]`."""
         products_mP = features_mD @ self.weights_DRFK.flatten(1)
-        return products_mP.unflatten(1, self.bias_RFK.shape) + self.bias_RFK
+        return products_mP.view(-1, *self.bias_RFK.shape) + self.bias_RFK
 
 
 def fit(
@@ -70,7 +70,8 @@ def fit(
     data = _Data.of(torch.from_numpy(features_nD), labels_n, rows_nF)
     space = _PrincipalSpace.of(data.features_nD)
     bound_EF = data.curvature * space.moment_E[:, None] * len(labels_n) * data.shares_nF.amax(dim=0)
-    penalty_ER11 = torch.outer(space.penalised_E, bound_EF.new_tensor(l2))[..., None, None]
+    penalty_DR = bound_EF.new_tensor(l2).expand(features_nD.shape[1], -1)
+    penalty_ER11 = functional.pad(penalty_DR, (0, 0, 0, 1))[..., None, None]
     bound_ERF1 = bound_EF[:, None, :, None] + penalty_ER11
 
     weights_ERFK = ahead_ERFK = torch.zeros_like(bound_ERF1).repeat(1, 1, 1, data.outputs)
@@ -114,11 +115,6 @@ class _PrincipalSpace:
         rounding = torch.finfo(features_nD.dtype).eps * moment_D[-1]
         moment_E = torch.cat([moment_D.clamp(min=0) + rounding, torch.ones(1)])
         return cls(moment_E.to(mean_D), mean_D, basis_DD.to(mean_D))
-
-    @property
-    def penalised_E(self) -> Tensor:
-        """0 for the bias, else 1."""
-        return functional.pad(torch.ones_like(self.mean_D), (0, 1))
 
     def models(self, weights_ERFK: Tensor) -> Classifiers:
         """The same models for features as they are."""

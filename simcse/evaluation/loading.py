@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcse.errors import UsageError
+from simcse.evaluation.geometry import GeometrySet
 from simcse.evaluation.hub import HubSource
 from simcse.evaluation.protocol import EvaluationSet
 from simcse.evaluation.sts import STSSet
@@ -71,8 +72,6 @@ def _load(source: HubSource | FolderSource, task: str, mode: Mode) -> Found:
             raise UsageError(f"there is no file {path}: a task that ends in .tsv is a path")
         return read_tsv(path, split)
     if task == GEOMETRY:
-        from simcse.evaluation.geometry import GeometrySet
-
         benchmark, sha256 = source.read("STSBenchmark", split)
         return GeometrySet(benchmark.subsets[split], split), sha256
     if task in STS_SUITE:

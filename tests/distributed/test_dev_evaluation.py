@@ -87,7 +87,7 @@ def check_scores(rank: int, world: int, folder: Path) -> None:
         engine = build(run)
         # With seven sentences or four the shares are uneven, with two some ranks have none.
         for sentences in (7, 4, 2):
-            want = evaluate(encoder, sets(sentences))
+            want = evaluate(encoder, sets(sentences)).scores
             for per_forward in (512, 2, 1):
                 dev = DevEvaluation(
                     sets(sentences), engine.task.encoder, sentences_per_forward=per_forward

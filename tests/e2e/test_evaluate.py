@@ -74,6 +74,15 @@ def test_one_evaluation_is_shown_and_written_twice(
     )
 
 
+def test_geometry_compares_no_models(simcse: CommandLine, tmp_path: Path) -> None:
+    refused = simcse("promote", "name", "--tasks", "geometry", "--output", tmp_path)
+    assert refused.code == 2
+    assert refused.error == (
+        "geometry describes vectors and ranks no models, but a promotion compares on every set of "
+        "--tasks"
+    )
+
+
 def test_a_result_that_cannot_be_written_is_refused_before_the_work(
     simcse: CommandLine, own: Path, tmp_path: Path
 ) -> None:

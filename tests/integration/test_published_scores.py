@@ -82,7 +82,7 @@ def tables(sets: Sets, minilm: Path) -> Tables:
     torch.set_num_threads(os.cpu_count() or 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simcse.encoder.pool", both)
-        patch.setattr(encoder, "dimension", encoder.dimension * len(POOLINGS))
+        patch.setattr(SentenceEncoder, "dimension", encoder.dimension * len(POOLINGS))
         vectors = encoder.encode([sentences[row] for row in kept])
     torch.set_num_threads(threads)
     expanded = vectors[[slot[ids] for ids in sequences]]

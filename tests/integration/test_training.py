@@ -238,7 +238,7 @@ def test_the_best_model_is_loaded_and_has_the_score_it_was_kept_for(undisturbed:
     vectors_nD = encoder.encode(["a dog runs", "rain"])
     assert vectors_nD.shape == (2, 32)
     assert not np.allclose(vectors_nD[0], vectors_nD[1])
-    assert evaluate(encoder, [DEV])["STSBenchmark"].headline == pytest.approx(best.score)
+    assert evaluate(encoder, [DEV]).scores["STSBenchmark"].headline == pytest.approx(best.score)
 
     assert settings.load(folder / "run.yaml") == undisturbed.run
     described = json.loads((folder / "simcse.json").read_text())

@@ -9,6 +9,7 @@ import pytest
 
 from simcse.errors import DataError, UsageError
 from simcse.evaluation import STS_SUITE, TRANSFER_SUITE, STSSet, load_sets, resolve_tasks
+from simcse.evaluation.geometry import GeometrySet
 
 STS_DEV = ("STSBenchmark", "SICKRelatedness")
 
@@ -79,6 +80,21 @@ def _own(folder: Path, *lines: str, name: str = "my.tsv") -> Path:
     path = folder / name
     path.write_text("".join(f"{line}\n" for line in ("score\tsentence1\tsentence2", *lines)))
     return path
+
+
+def test_geometry_describes_the_pairs_of_sts_b(tmp_path: Path) -> None:
+    for split, pairs in (("dev", 1500), ("test", 1379)):
+        rows = "".join(f"{i % 6}\tfirst {i}\tsecond {i}\n" for i in range(pairs))
+        file = tmp_path / "STSBenchmark" / f"{split}.tsv"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"score\tsentence1\tsentence2\n{rows}")
+        [found] = load_sets(["geometry"], data=tmp_path, mode=split).sets
+        assert isinstance(found, GeometrySet)
+        assert (found.name, found.split, len(found.pairs)) == ("geometry", split, pairs)
+    file.unlink()
+    assert load_sets(["geometry"], data=tmp_path, mode="test").missing == {
+        "geometry": f"there is no file {file}"
+    }
 
 
 @pytest.mark.parametrize(("mode", "split"), [("test", "test"), ("dev", "dev")])

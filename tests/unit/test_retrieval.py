@@ -20,7 +20,7 @@ class Lookup:
 
 def test_each_query_counts_by_the_rank_of_its_document() -> None:
     found = RetrievalSet("Lookup", "dev", ("q1", "q2"), ("d1", "d2", "d3"), (0, 1))
-    scores = evaluate(Lookup(), [found])["Lookup"]
+    scores = evaluate(Lookup(), [found]).scores["Lookup"]
     # q1 is nearest to d3, so its own d1 is second; q2 finds its own d2 at once.
     assert scores.headline == pytest.approx(100 * (1 / 2 + 1) / 2)
     assert scores.numbers == {"queries": 2, "documents": 3, "mrr": scores.headline}

@@ -249,8 +249,15 @@ def test_an_index_of_other_weights_or_pooling_is_refused(
     with torch.no_grad():
         changed = SentenceEncoder.load(tiny_encoder, pooling="avg")
         next(changed.parameters())[0, 0] += 1e-3
-    for other in (SimCSE(tiny_encoder, "cpu", pooler="cls"), SimCSE(changed, "cpu")):
-        with pytest.raises(UsageError, match=r"was made with another model .* or with other weigh"):
+    for other, pooling in (
+        (SimCSE(tiny_encoder, "cpu", pooler="cls"), "cls"),
+        (SimCSE(changed, "cpu"), "avg"),
+    ):
+        message = (
+            r"was made with another model \(.*tiny with pooling avg\) than .*tiny with pooling "
+            rf"{pooling}, or with other weights: search it with that model, or build"
+        )
+        with pytest.raises(UsageError, match=message):
             other.open_index(tmp_path / "kept")
         with pytest.raises(UsageError, match=r"was made with another model"):
             other.build_index(SENTENCES, index_path=tmp_path / "kept")

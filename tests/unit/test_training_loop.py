@@ -191,7 +191,7 @@ def test_a_real_dev_set_is_scored_without_dropout(tiny_encoder: Path, tmp_path: 
     sets = [STSSet("STSBenchmark", "dev", {"all": pairs}), STSSet("Own", "dev", {"all": pairs})]
     run = settings(tiny_encoder, dropout=0.5)
     task = make_task(run)
-    want = evaluate(task.encoder, sets)["STSBenchmark"].headline
+    want = evaluate(task.encoder, sets).scores["STSBenchmark"].headline
     progress = train(
         run,
         Recorder(tmp_path),

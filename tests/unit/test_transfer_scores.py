@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 from simcse.evaluation import EmbeddingTable, TransferSet, metric_name
 from simcse.evaluation.transfer import L2, SETTINGS, ClassifierSettings, Examples
 
-SETTINGS_OF_TESTS = ClassifierSettings(folds=3, tolerance=1e-9)
+SETTINGS_OF_TESTS = ClassifierSettings(folds=3, tolerance=1e-10, precision=np.float64)
 DIMENSION = 6
 
 
