@@ -131,8 +131,8 @@ class SentenceIndex:
         if description.fingerprint != fingerprint:
             raise UsageError(
                 f"the index in {folder} was made with another model ({description.model}) than "
-                f"{model}, or with other weights: search it with that model, or build one in another "
-                "folder"
+                f"{model}, or with other weights: search it with that model, or build one in "
+                "another folder"
             )
         _check_file(folder / _VECTORS, description.vectors)
         _check_file(folder / _TEXT, description.text)

@@ -102,7 +102,9 @@ def check_scores(rank: int, world: int, folder: Path) -> None:
                     assert scores["dev_s_spearman"] == pytest.approx(want["S"].headline), case
                 assert found.mean == pytest.approx(np.mean(list(scores.values()))), case
                 vectors_ND = encoder.encode(distinct_sentences(sets(sentences)))
-                assert found.geometry["dev_uniformity"] == pytest.approx(uniformity(vectors_ND), abs=1e-5), case
+                assert found.geometry["dev_uniformity"] == pytest.approx(
+                    uniformity(vectors_ND), abs=1e-5
+                ), case
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

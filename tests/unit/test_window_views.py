@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from simcse.config import ViewsConfig
+from simcse.errors import DataError
 from simcse.substitution import TokenSubstitution
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
@@ -151,3 +152,38 @@ def test_substituted_tokens_are_those_of_the_encoders_own_masked_language_model(
 def test_the_same_sentence_needs_no_second_column(model: Path, tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, model, tokenised=True)
     assert {len(views) for views in read_rows(corpus, ViewsConfig()).values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"a": ["x", "y", "z"], "b": ["u", "y", "w"]},
+            r":2: the text in column 'b' is that of col",
+        ),
+        (
+            {"a": ["x", "y"], "b": ["u", "v"], "c": ["s", "v"]},
+            r":2: the text in column 'c' is that of column 'b': `simcse prepare` sorts such rows",
+        ),
+        (
+            {"a": ["x", "y"], "b": ["u", " "]},
+            r":2: the text in column 'b' is empty: `simcse prepare`",
+        ),
+    ],
+)
+def test_a_row_of_a_streamed_file_that_repeats_itself_or_is_empty_is_named(
+    model: Path, tmp_path: Path, columns: dict[str, list[str]], message: str
+) -> None:
+    path = tmp_path / "shard.parquet"
+    pq.write_table(pa.table(columns), path)
+    corpus = Corpus(
+        files=(str(path),),
+        rows=(len(columns["a"]),),
+        columns=tuple(columns),
+        tokenised=False,
+        tokenizer_model=str(model),
+        max_length=MAX_LENGTH,
+        fingerprint="",
+    )
+    with pytest.raises(DataError, match=message):
+        WindowPlan(corpus, 7, 8, 2, total_steps=1).read(0, 1)

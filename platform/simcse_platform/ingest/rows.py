@@ -56,18 +56,22 @@ def _read_ranges(
 
 
 def _checked(rows: pa.Table, file: str, first_row: int) -> pa.Table:
-    """Texts as plain strings. Raises `DataError` naming the first row without a usable text."""
-    columns = []
+    """Texts as plain strings. Raises `DataError` naming the first row that cannot be used."""
+    checked: dict[str, pa.Array] = {}
     for name in rows.column_names:
         texts = rows[name].cast(pa.string()).combine_chunks()
         bad = dict.fromkeys(readers.invalid_utf8(texts), readers.NOT_UTF8)
         if not bad:
             blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
             bad = dict.fromkeys(np.flatnonzero(blank).tolist(), "empty")
+        # A positive that is the anchor teaches nothing, a negative that is either what is wrong.
+        for earlier in list(checked)[:2] if not bad else []:
+            equal = np.flatnonzero(pc.equal(texts, checked[earlier])).tolist()
+            bad |= dict.fromkeys(equal, f"that of column {earlier!r}")
         for place, reason in bad.items():
             raise DataError(
                 f"{file}:{first_row + place + 1}: the text in column {name!r} is {reason}: "
                 "`simcse prepare` sorts such rows out"
             )
-        columns.append(texts)
-    return pa.table(columns, names=rows.column_names)
+        checked[name] = texts
+    return pa.table(checked)
