@@ -113,7 +113,12 @@ def import_embedder(reference: str) -> Embedder:
                 f"--embedder {reference} cannot be called without arguments ({error}): name a "
                 "function that needs none, or an object that is made already"
             ) from None
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise UsageError(
+                f"--embedder {reference} failed ({type(error).__name__}: {error}): mend it"
+            ) from error
     if not callable(getattr(found, "encode", None)):
         raise UsageError(
             f"--embedder {reference} is of type {type(found).__name__}, which has no method "
@@ -137,11 +142,11 @@ class _Foreign:
     ) -> NDArray[np.float32]:
         import numpy as np
 
-        returned = self._theirs.encode(list(sentences))
         try:
-            vectors_nD = np.asarray(returned)
-        except (TypeError, ValueError) as error:
-            raise self._wrong(f"no array ({error})") from None
+            vectors_nD = np.asarray(self._theirs.encode(list(sentences)))
+        # Foreign code may raise anything, a tensor that needs a gradient for one.
+        except Exception as error:
+            raise self._wrong(f"no array ({type(error).__name__}: {error})") from error
         if vectors_nD.ndim != 2 or vectors_nD.dtype.kind != "f":
             raise self._wrong(
                 f"an array of {vectors_nD.dtype} with {vectors_nD.ndim} dimensions, not one of "

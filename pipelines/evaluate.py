@@ -10,6 +10,7 @@ import typer
 
 from pipelines import embedders, settings
 from pipelines.console import JsonFile, may_be_written, progress_bar, say, write_json, write_text
+from simcse.errors import SimcseError
 
 if TYPE_CHECKING:
     from simcse.evaluation import Embedder, Evaluation, EvaluationSet
@@ -88,6 +89,8 @@ def evaluate(
         title = f"{chosen.name}, {mode}{pooled}"
         text = render_markdown(title, evaluation.scores, loaded.missing, mode)
         write_text(markdown, text, option="--markdown")
+    if not evaluation.scores:
+        raise SimcseError("nothing was scored, since every set is missing: name others, or --data")
 
 
 def score(embedder: Embedder, sets: Sequence[EvaluationSet], *, label: str) -> Evaluation:

@@ -6,21 +6,32 @@ from collections.abc import Sequence
 
 from transformers import AutoConfig
 
-from simcse.backbone import dropout_probabilities
+from simcse.backbone import dropout_probabilities, load_masked_language_model
 from simcse.config import EncoderConfig, ObjectiveConfig, ViewsConfig
-from simcse.errors import UsageError
+from simcse.errors import ModelError, UsageError
+from simcse.masked_language import mask_id
 from simcse.model_source import locate, readable
+from simcse.tokenizer import load_tokenizer
 
 
 def check_composition(
     encoder: EncoderConfig, objective: ObjectiveConfig, views: ViewsConfig, columns: Sequence[str]
 ) -> None:
-    """Raises `UsageError` for a setting that these columns leave without effect or meaning."""
+    """Raises `UsageError` for a setting that these columns leave without effect or meaning.
+
+    And `ModelError` for a checkpoint without the masked-language head that a setting needs.
+    """
+    if objective.masked_language_weight:
+        _check_masked_language(encoder, "objective.masked_language_weight=0")
+    if views.positive == "masked_language":
+        _check_masked_language(encoder, "another views.positive")
     if len(columns) == 1:
         _check_one_column(encoder, objective, views)
         return
-    if views.positive != "same_sentence" or views.fixed_dropout_mask:
-        setting = "positive" if views.positive != "same_sentence" else "fixed_dropout_mask"
+    defaults = ViewsConfig()
+    for setting in ("positive", "fixed_dropout_mask", "allow_equal_views"):
+        if getattr(views, setting) == getattr(defaults, setting):
+            continue
         raise UsageError(
             f"views.{setting} is for a corpus of one column, and this one has {_listed(columns)}: "
             f"choose one by data.columns, or leave views.{setting} as it is"
@@ -45,6 +56,15 @@ def describe_columns(columns: Sequence[str], positives: int) -> str:
     kinds = [("anchor", columns[:1]), ("positive", columns[1 : 1 + positives])]
     kinds += [("hard negative", columns[1 + positives :])]
     return ", ".join(f"{kind} {_listed(names)}" for kind, names in kinds if names)
+
+
+def _check_masked_language(encoder: EncoderConfig, otherwise: str) -> None:
+    """Raises `ModelError` for a checkpoint that cannot predict masked tokens."""
+    try:
+        load_masked_language_model(locate(encoder.model))
+        mask_id(load_tokenizer(encoder.model))
+    except ModelError as error:
+        raise ModelError(f"{error}; or set {otherwise}") from error
 
 
 def _check_one_column(

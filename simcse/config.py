@@ -19,6 +19,8 @@ PositiveView = Literal[
     "next_three_sentences",
 ]
 
+_WITH_RATE = ("word_deletion", "crop", "masked_language")
+
 HIGHEST_SCALE = 100.0
 """Largest 1 / temperature that a learnable temperature may reach (Radford et al. 2021, 2.5)."""
 
@@ -75,15 +77,22 @@ class ObjectiveConfig(Settings):
     hard_negative_alpha: float = Field(default=1.0, gt=0)
     """Weight of a row's own hard negatives in the denominator (paper section 6.3, table 7)."""
     mask_false_negatives: bool = False
-    """Leave out keys of other rows that have the text of a row's anchor or positive, and positives
-    of other rows with the same anchor, over all workers."""
+    """Leave out keys of other rows that repeat a row's anchor or positive, and positives of other
+    rows with the same anchor, over all workers. Texts are equal when the encoder reads the same
+    tokens, those within `encoder.max_length`."""
     masked_language_weight: float = Field(default=0.0, ge=0)
     """Weight of the masked-language-model term (paper appendix D: 0.1); 0 is without."""
     masked_language_rate: float = Field(default=0.15, gt=0, lt=1)
     """Share of tokens that the masked-language-model term predicts."""
 
     @model_validator(mode="after")
-    def _learnable_temperature_in_range(self) -> Self:
+    def _options_compose(self) -> Self:
+        if self.masked_language_rate != 0.15 and not self.masked_language_weight:
+            raise ValueError(
+                f"objective.masked_language_rate is {self.masked_language_rate:g}, but "
+                "objective.masked_language_weight is 0, so that nothing is predicted: set both, or "
+                "neither"
+            )
         if self.learnable_temperature and self.temperature < 1 / HIGHEST_SCALE:
             raise ValueError(
                 f"objective.temperature is {self.temperature:g}, but a learnable one starts at "
@@ -119,6 +128,16 @@ class ViewsConfig(Settings):
                 f"views.positive is {self.positive!r} and views.synonyms is {self.synonyms!r}: one "
                 "needs the other, so set views.positive=synonyms and views.synonyms=wordnet or a "
                 "file, or neither"
+            )
+        if self.rate != 0.1 and self.positive not in _WITH_RATE:
+            raise ValueError(
+                f"views.rate is {self.rate:g}, but views.positive={self.positive} has no rate: "
+                f"leave it at 0.1, or choose {', '.join(_WITH_RATE)}"
+            )
+        if self.allow_equal_views and (self.positive != "same_sentence" or self.fixed_dropout_mask):
+            raise ValueError(
+                "views.allow_equal_views is for views.positive=same_sentence without "
+                "views.fixed_dropout_mask, since no others are refused: leave it out"
             )
         if self.fixed_dropout_mask and (self.positive != "same_sentence" or self.encoders == 2):
             raise ValueError(

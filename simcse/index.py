@@ -164,6 +164,11 @@ class SentenceIndex:
             _GrowingFile(self._folder / _ENDS, old.ends) as ends_file,
         ):
             for sentences, vectors_mD in batches:
+                if vectors_mD.shape != (len(sentences), self.dimension):
+                    raise ValueError(
+                        f"{len(sentences)} sentences came with vectors of shape "
+                        f"{vectors_mD.shape}, and the index has vectors of {self.dimension} numbers"
+                    )
                 lines = [f"{sentence}\n".encode() for sentence in sentences]
                 ends_m = text_file.size + np.cumsum([len(line) for line in lines], dtype=np.int64)
                 vectors_file.write(unit_vectors(vectors_mD, sentences).tobytes())

@@ -48,6 +48,16 @@ class MaskedTokens(NamedTuple):
         )
 
 
+def mask_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """Id of the mask token. Raises `ModelError` when the tokenizer has none."""
+    if tokenizer.mask_token_id is None:
+        raise ModelError(
+            f"the tokenizer of {tokenizer.name_or_path} has no mask token, so that nothing can be "
+            "hidden: name a checkpoint that has one"
+        )
+    return int(tokenizer.mask_token_id)
+
+
 class MaskedLanguageTerm(nn.Module):
     """Cross-entropy of hidden tokens under the masked-language head of a checkpoint."""
 
@@ -55,13 +65,8 @@ class MaskedLanguageTerm(nn.Module):
         self, head: nn.Module, tokenizer: PreTrainedTokenizerFast, *, rate: float, seed: int
     ) -> None:
         super().__init__()
-        if tokenizer.mask_token_id is None:
-            raise ModelError(
-                "the tokenizer has no mask token, which objective.masked_language_weight needs: "
-                "set it to 0"
-            )
         self.head = head
-        self._mask_id = int(tokenizer.mask_token_id)
+        self._mask_id = mask_id(tokenizer)
         self._vocabulary = len(tokenizer)
         self._special = np.asarray(tokenizer.all_special_ids)
         self._rate = rate

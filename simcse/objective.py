@@ -33,7 +33,7 @@ class TaskOutput(NamedTuple):
     loss: Tensor
     """The mean over ranks is the loss of the global batch."""
     correct: Tensor
-    """Rows for which a positive of theirs was the most similar key."""
+    """Rows for which a positive of theirs had the largest logit."""
     squared_distance: Tensor
     """Sum over rows of the squared distance of anchor and first positive (alignment, section 7)."""
     tokens: int
@@ -158,7 +158,8 @@ class ContrastiveTask(nn.Module):
     def _temperature(self) -> Tensor | None:
         if self.log_scale is None:
             return None
-        # The gradient passes the clamp by, or a scale that has left the range could never return.
+        # The gradient passes the clamp by: one that is cut off there leaves no way back into the
+        # range, and one that is cut on one side only would not be the same on any number of ranks.
         beyond = (self.log_scale - math.log(HIGHEST_SCALE)).clamp(min=0).detach()
         return (beyond - self.log_scale).exp()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simcse.backbone import load_masked_language_model
 from simcse.encoder import SentenceEncoder
-from simcse.errors import ModelError
+from simcse.masked_language import mask_id
 from simcse.model_source import locate
 from simcse.positional import uniforms
 from simcse.tokenizer import load_tokenizer
@@ -30,14 +30,9 @@ class TokenSubstitution:
         folder = locate(model)
         backbone, self._head = load_masked_language_model(folder)
         tokenizer = load_tokenizer(folder)
-        if tokenizer.mask_token_id is None:
-            raise ModelError(
-                f"the tokenizer of {model} has no mask token, which views.positive=masked_language "
-                "needs: choose another view"
-            )
         self._encoder = SentenceEncoder(backbone, tokenizer, pooling="cls").eval()
         self._head.eval()
-        self._mask_id = int(tokenizer.mask_token_id)
+        self._mask_id = mask_id(tokenizer)
         self._special = torch.tensor(tokenizer.all_special_ids)
 
     @torch.inference_mode()

@@ -67,6 +67,11 @@ class SimCSE:
         _check_at_least(1, num_cells=num_cells, num_cells_in_search=num_cells_in_search)
         self._device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if isinstance(model_name_or_path, SentenceEncoder):
+            if pooler not in (None, model_name_or_path.pooling):
+                raise UsageError(
+                    f"pooler is {pooler!r}, but the encoder pools by "
+                    f"{model_name_or_path.pooling}: name its folder to load it with another"
+                )
             self._encoder = model_name_or_path
             self._name = str(self._encoder.backbone.name_or_path)
         else:
@@ -268,14 +273,14 @@ class SimCSE:
         return f"{self._name} with pooling {self._encoder.pooling}"
 
     def _use(self, index: SentenceIndex, use_faiss: bool | None, faiss_fast: bool) -> None:
-        self._searcher = index
+        searcher: Searcher = index
         if _wants_faiss(use_faiss, faiss_fast):
-            self._searcher = index_faiss.FaissSearch(
+            searcher = index_faiss.FaissSearch(
                 index,
                 num_cells=self._num_cells if faiss_fast else None,
                 num_searched_cells=self._num_cells_in_search,
             )
-        self.index = index
+        self.index, self._searcher = index, searcher
 
 
 def _wants_faiss(use_faiss: bool | None, faiss_fast: bool) -> bool:

@@ -79,7 +79,8 @@ def load_synonyms(source: str) -> Synonyms:
         return _wordnet()
     path = Path(source)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines, which also breaks at characters that stand inside words.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UsageError(
             f"views.synonyms {source} cannot be read ({error.strerror}): name a file of lines "
@@ -124,8 +125,8 @@ def _replace_one(words: list[str], synonyms: Synonyms, draw: Draw) -> list[str]:
     order = np.argsort(draw(len(words)), kind="stable").tolist()
     for place in order:
         before, core, after = _core(words[place])
-        others = [other for other in synonyms(core.lower()) if other.lower() != core.lower()]
-        if core and others:
+        known = synonyms(core.lower()) if core else []
+        if others := [other for other in known if other.lower() != core.lower()]:
             other = others[int(draw(1)[0] * len(others))]
             if core[0].isupper():
                 other = other[0].upper() + other[1:]

@@ -21,6 +21,10 @@ _LEAST_SHARE = 1e-9
 be off by more than a millionth, as float64 has 2e-16."""
 
 
+_BLOCK = 8192
+"""Vectors held in float64 at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Whitening:
     """The map (x - mean) kernel, after which the vectors it was fitted to have covariance 1."""
@@ -47,8 +51,11 @@ class Whitening:
                 f"at least {width}, and better ten times as many"
             )
         mean_D = vectors_nD.mean(axis=0, dtype=np.float64)
-        centred_nD = vectors_nD - mean_D
-        variance_D, direction_DD = np.linalg.eigh(centred_nD.T @ centred_nD / count)
+        covariance_DD = np.zeros((width, width))
+        for start in range(0, count, _BLOCK):
+            centred_mD = vectors_nD[start : start + _BLOCK] - mean_D
+            covariance_DD += centred_mD.T @ centred_mD / count
+        variance_D, direction_DD = np.linalg.eigh(covariance_DD)
         # eigh sorts by rising variance.
         variance_D, direction_DD = variance_D[::-1], direction_DD[:, ::-1]
         spread = int((variance_D > _LEAST_SHARE * variance_D[0]).sum())

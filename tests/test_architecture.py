@@ -33,6 +33,7 @@ IMPORTERS = {
         "simcse_platform/training/worker.py",
     },
     "deepspeed": {"simcse_platform/training/zero.py"},
+    "faiss": {"simcse/index_faiss.py"},
     "mlflow": {
         "simcse_platform/tracking/mlflow_model.py",
         "simcse_platform/tracking/mlflow_session.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from pydantic import JsonValue
 from simcse.composition import check_composition, describe_columns
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet
-from simcse.views import FOLLOWING, load_synonyms
+from simcse.views import FOLLOWING, WORDNET, load_synonyms
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, load, to_yaml
 from simcse_platform.ingest.source import Corpus, open_corpus
@@ -113,16 +114,19 @@ def execute(
     placement = place(run.scale, resources)
     if run.views.synonyms:
         load_synonyms(run.views.synonyms)
+
+    def check(columns: Sequence[str], keep_order: bool) -> None:
+        check_composition(run.encoder, run.objective, run.views, columns)
+        if run.views.positive in FOLLOWING and not keep_order:
+            raise UsageError(
+                f"views.positive is {run.views.positive!r}, but the corpus does not keep the order "
+                "of its documents: prepare it with `simcse prepare --keep-order`"
+            )
+        say(f"corpus: {describe_columns(columns, run.objective.positives)}")
+
     check_server(uri)
-    corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
-    check_composition(run.encoder, run.objective, run.views, corpus.columns)
-    if run.views.positive in FOLLOWING and not corpus.keep_order:
-        raise UsageError(
-            f"views.positive is {run.views.positive!r}, but the corpus does not keep the order of "
-            "its documents: prepare it with `simcse prepare --keep-order`"
-        )
-    say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
-    _bind_corpus(folder, corpus)
+    corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say, check)
+    _bind_corpus(folder, corpus, run.views.synonyms)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
     record = _start_record(uri, run, folder, corpus)
     tracker = record.open()
@@ -169,19 +173,23 @@ def score_rows(summary: Mapping[str, Any]) -> list[dict[str, str | float]]:
     ]
 
 
-def _bind_corpus(folder: RunFolder, corpus: Corpus) -> None:
+def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> None:
     """A cursor means something in one corpus only, so a run goes on with the one it began with.
 
+    A file of synonyms is part of it, since it decides the positives.
     Without a checkpoint there is no cursor: what failed over a bad file may go on without it.
     """
     kept = folder.path / CORPUS_FILE
-    changed = kept.exists() and kept.read_text(encoding="utf-8") != corpus.fingerprint
+    content = corpus.fingerprint
+    if synonyms and synonyms != WORDNET:
+        content += " " + hashlib.sha256(Path(synonyms).read_bytes()).hexdigest()
+    changed = kept.exists() and kept.read_text(encoding="utf-8") != content
     if changed and checkpoint.next_step(folder):
         raise UsageError(
             f"the corpus of run {folder.name} has changed since it began: choose another --name, "
             "or bring back the files it began with"
         )
-    folder.write_text(CORPUS_FILE, corpus.fingerprint)
+    folder.write_text(CORPUS_FILE, content)
 
 
 def _start_record(uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus) -> TrackedRun:

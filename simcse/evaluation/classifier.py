@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from simcse.errors import ModelError
+
 Features = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
 
@@ -88,6 +90,11 @@ def fit(
         next_RF1 = (1 + (1 + 4 * momentum_RF1**2).sqrt()) / 2
         ahead_ERFK = weights_ERFK + (momentum_RF1 - 1) / next_RF1 * step_ERFK
         momentum_RF1 = next_RF1
+    else:
+        raise ModelError(
+            f"a classifier did not come to its optimum in {_MAX_PASSES} passes: the vectors' "
+            "numbers are too large or too unequal, so scale them"
+        )
     return space.models(weights_ERFK)
 
 

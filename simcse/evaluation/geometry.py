@@ -49,8 +49,8 @@ class GeometryNumbers(TypedDict):
     """Distinct ones."""
     positive_pairs: int
     """Those graded above 4."""
-    alignment: float
-    """Mean squared distance of the positive pairs; lower is better."""
+    alignment: float | None
+    """Mean squared distance of the positive pairs, null without any; lower is better."""
     uniformity: float
     """Log of the mean Gaussian potential over all pairs of distinct sentences; lower is better."""
     spectrum: Spectrum
@@ -88,9 +88,11 @@ class GeometrySet:
         return Scores(headline=uniformity, measure="uniformity", numbers=numbers)
 
 
-def positive_alignment(pairs: Pairs, vectors: EmbeddingTable) -> float:
-    """Alignment (section 7, equation 6) of the pairs that are graded above 4 of 5."""
+def positive_alignment(pairs: Pairs, vectors: EmbeddingTable) -> float | None:
+    """Alignment (section 2, equation 2) of the pairs graded above 4 of 5, None without any."""
     positive_n = pairs.gold_n > _POSITIVE_ABOVE
+    if not positive_n.any():
+        return None
     first_nD, second_nD = vectors[pairs.first][positive_n], vectors[pairs.second][positive_n]
     return metrics.alignment(first_nD, second_nD)
 

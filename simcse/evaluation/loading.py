@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +58,17 @@ def load_sets(tasks: Sequence[str], *, data: Path | None, mode: Mode) -> LoadedS
         except MissingSetError as reason:
             loaded.missing[task] = str(reason)
             continue
-        if any(found.name == other.name for other in loaded.sets):
-            raise UsageError(f"two sets are called {found.name}: rename {task}")
+        if any(_recorded_as(found) == _recorded_as(other) for other in loaded.sets):
+            raise UsageError(
+                f"two sets are called {found.name}, or are when they are recorded: rename {task}"
+            )
         loaded.sets.append(found)
         loaded.sha256.update(sha256)
     return loaded
+
+
+def _recorded_as(found: EvaluationSet) -> str:
+    return re.sub(r"\W+", "_", found.name.lower())
 
 
 def _load(source: HubSource | FolderSource, task: str, mode: Mode) -> Found:

@@ -45,7 +45,7 @@ class EmbeddingTable:
             raise ModelError(
                 f"the vectors of {int(bad_n.sum())} of {len(sentences)} sentences are not finite, "
                 f"the first for {sentences[int(bad_n.argmax())]!r}: the encoder's "
-                "weights have diverged, so go back to an earlier checkpoint"
+                "weights may have diverged: go back to an earlier checkpoint, or mend the embedder"
             )
         self._row = {sentence: row for row, sentence in enumerate(sentences)}
         self._vectors_nD = vectors_nD

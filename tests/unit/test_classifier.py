@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from simcse.errors import ModelError
+from simcse.evaluation import classifier
 from simcse.evaluation.classifier import fit
 
 L2 = (1e-4, 1e-2)
@@ -85,3 +87,13 @@ def test_a_feature_that_never_changes_has_no_weight() -> None:
     features[:, 3] = 7.0
     models = fit(features, labels, rows, l2=L2, tolerance=1e-12)
     np.testing.assert_allclose(models.weights_DRFK[3], 0, atol=1e-9)
+
+
+def test_a_classifier_that_does_not_come_to_its_optimum_is_no_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, labels, *_ = _examples(2)
+    monkeypatch.setattr(classifier, "_MAX_PASSES", 2)
+    rows = np.ones((len(labels), 1), dtype=bool)
+    with pytest.raises(ModelError, match=r"did not come to its optimum in 2 passes: the vectors'"):
+        fit(features, labels, rows, l2=[1e-5], tolerance=1e-12)

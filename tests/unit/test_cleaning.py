@@ -34,7 +34,7 @@ def rows_of(
     [
         ((" a\t b\n",), ("a b",)),
         (("a", " b"), ("a", "b")),
-        (("a", "b", "c", "c"), ("a", "b", "c", "c")),
+        (("a", "b", "c", "c"), "hard negative repeats a text of its row"),
         ((None,), "empty"),
         (("a", " \u3000"), "empty"),
         (("", "b", ""), "empty"),
@@ -42,8 +42,8 @@ def rows_of(
         (("a", "b", "c", None), "empty hard negative"),
         (("a  b", "a b"), "positive equals its anchor"),
         (("a", "a", "c"), "positive equals its anchor"),
-        (("a", "b", "a "), "hard negative equals its anchor or positive"),
-        (("a", "b", "c", "b"), "hard negative equals its anchor or positive"),
+        (("a", "b", "a "), "hard negative repeats a text of its row"),
+        (("a", "b", "c", "b"), "hard negative repeats a text of its row"),
         (("a", "A"), ("a", "A")),
     ],
 )
@@ -203,3 +203,9 @@ def test_columns_are_those_that_the_options_need(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--split-sentences needs one text column, not s1, s2"):
         split.input_columns([file], ["s1", "s2"])
     assert split.input_columns([file], ["s2"]) == ("s2",)
+
+
+@pytest.mark.parametrize("columns", [("following",), ("text", "text_tokens")])
+def test_a_column_that_preparing_adds_is_no_name_for_a_text(columns: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=rf"a text column cannot be called '{columns[-1]}', which"):
+        RowOptions().output_columns(columns)

@@ -9,8 +9,9 @@ from transformers import AutoConfig
 
 from simcse.composition import check_composition, describe_columns
 from simcse.config import EncoderConfig, ObjectiveConfig, ViewsConfig
-from simcse.errors import UsageError
+from simcse.errors import ModelError, UsageError
 from simcse_platform.config import TrainRun, from_tree, override
+from support.architectures import save_masked_language_model
 from support.tiny import save_tiny_encoder
 
 
@@ -37,7 +38,7 @@ ONE, PAIR, TRIPLET = ("text",), ("first", "second"), ("first", "second", "third"
     ("columns", "objective", "views"),
     [
         (ONE, {}, {}),
-        (ONE, {"mask_false_negatives": True, "masked_language_weight": 0.1}, {"encoders": 2}),
+        (ONE, {"mask_false_negatives": True}, {"encoders": 2}),
         (ONE, {}, {"fixed_dropout_mask": True}),
         (ONE, {}, {"positive": "crop"}),
         (PAIR, {}, {}),
@@ -66,6 +67,7 @@ def test_settings_that_compose_pass(
             {"positive": "crop"},
             r"views\.positive is for a corpus of one column, and this ",
         ),
+        (PAIR, {}, {"allow_equal_views": True}, r"views\.allow_equal_views is for a corpus of one"),
         (
             PAIR,
             {},
@@ -134,6 +136,15 @@ def test_columns_are_described_by_what_they_are_to_the_objective() -> None:
             ["views.fixed_dropout_mask=true", "views.encoders=2"],
             r"fixed_dropout_mask makes two views of one sentence equal: it needs",
         ),
+        (["views.rate=0.3"], r"views\.rate is 0\.3, but views\.positive=same_sentence has no rate"),
+        (
+            ["views.allow_equal_views=true", "views.positive=crop"],
+            r"views\.allow_equal_views is for views\.positive=same_sentence without views\.fixed",
+        ),
+        (
+            ["objective.masked_language_rate=0.3"],
+            r"masked_language_rate is 0\.3, but objective\.masked_language_weight is 0, so that",
+        ),
         (["views.rate=0"], r"views\.rate is 0: Input should be greater than 0"),
         (["objective.positives=0"], r"objective\.positives is 0: Input should be greater than or"),
         (["objective.hard_negative_alpha=0"], r"hard_negative_alpha is 0: Input should be greater"),
@@ -158,3 +169,15 @@ def test_names_of_the_original_are_explained_in_files_too() -> None:
         UsageError, match=r"encoder\.pooler_type is a name of the original.*pooling"
     ):
         from_tree(tree)
+
+
+def test_a_checkpoint_without_a_masked_language_head_is_refused_before_the_run(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"head.*; or set objective\.masked_language_weight=0$"):
+        check(tiny_encoder, ONE, objective={"masked_language_weight": 0.1})
+    with pytest.raises(ModelError, match=r"head.*; or set another views\.positive$"):
+        check(tiny_encoder, ONE, views={"positive": "masked_language"})
+    whole = save_masked_language_model(tmp_path / "bert", "bert")
+    check(whole, ONE, objective={"masked_language_weight": 0.1}, views={"encoders": 2})
+    check(whole, ONE, views={"positive": "masked_language"})

@@ -145,5 +145,8 @@ def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     rows = ("1\ta\tb", "2\tc\td")
     paths = [_own(tmp_path, *rows), _own(tmp_path / "other", *rows)]
-    with pytest.raises(UsageError, match=r"^two sets are called my: rename .*/other/my\.tsv$"):
+    with pytest.raises(
+        UsageError,
+        match=r"^two sets are called my, or are when they are recorded: rename .*/other/my\.tsv$",
+    ):
         load_sets([str(path) for path in paths], data=None, mode="dev")

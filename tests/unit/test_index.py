@@ -284,3 +284,12 @@ def test_a_search_that_cannot_be_is_refused(tmp_path: Path) -> None:
     for threshold in (1.01, -2, float("nan")):
         with pytest.raises(UsageError, match=rf"^threshold is {threshold}: give a cosine, from"):
             made.search(query_1D, top_k=1, threshold=threshold)
+
+
+def test_vectors_that_are_not_those_of_the_sentences_are_refused(tmp_path: Path) -> None:
+    made = built(tmp_path / "index", random_vectors(9))
+    with pytest.raises(ValueError, match=r"^3 sentences came with vectors of shape \(2, "):
+        made.append([(names(3), random_vectors(2))])
+    with pytest.raises(ValueError, match=r"and the index has vectors of \d+ numbers$"):
+        made.append([(names(3), random_vectors(3)[:, 1:])])
+    assert len(made) == 9

@@ -354,3 +354,10 @@ def test_vectors_that_are_not_finite_are_named_by_their_sentence(tiny_encoder: P
             tool.encode(SENTENCES, normalize_to_unit=normalize)
     with pytest.raises(UsageError, match=r"^there is no index to search"):
         tool.search("a cat")
+
+
+def test_a_pooler_for_an_encoder_that_has_another_is_refused(tiny_encoder: Path) -> None:
+    encoder = SentenceEncoder.load(tiny_encoder, pooling="avg")
+    assert SimCSE(encoder, pooler="avg") is not None
+    with pytest.raises(UsageError, match=r"pooler is 'cls', but the encoder pools by avg: name"):
+        SimCSE(encoder, pooler="cls")

@@ -81,6 +81,7 @@ def test_synonyms_replace_one_word_and_keep_its_capital_and_its_comma(tmp_path: 
         "the mutt in the rain",
         "the dog in the drizzle",
     }
+    assert altered(["- dog !"] * 9, positive="synonyms", synonyms=str(table))[0][:2] == "- "
     assert altered(["nothing known"], positive="synonyms", synonyms=str(table)) == ["nothing known"]
 
 

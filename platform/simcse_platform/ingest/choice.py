@@ -1,8 +1,8 @@
 """Which usable rows of a corpus are taken: no repetitions, a sample.
 
-It takes a first reading of the whole corpus, of which 8 bytes a row are kept here: 1e8 rows with
-`dedupe_corpus` need 3 GB of memory on the driver. Two different rows are taken for one with
-probability 3e-4 in a corpus of that size. N: rows of the corpus.
+It takes a first reading of the whole corpus, of which a hash of 8 bytes a row comes here: 1e8 rows
+need some 4 GB of memory on the driver while they are sorted. Two different rows are taken for one
+with probability 3e-4 in a corpus of that size. N: rows of the corpus.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ def choose(
         places = _draw(places, options.sample, [options.seed], "the corpus", "--sample")
     starts = np.fromiter(accumulate(map(len, hashes), initial=0), np.int64)
     if options.sample_each:
-        source_N = np.repeat(sources, np.diff(starts))
+        numbers = {source: number for number, source in enumerate(dict.fromkeys(sources))}
+        source_N = np.repeat([numbers[source] for source in sources], np.diff(starts))
         drawn = [
             _draw(
-                places[source_N[places] == source],
+                places[source_N[places] == number],
                 options.sample_each,
                 [options.seed, number],
                 source,
                 "--sample-each",
             )
-            for number, source in enumerate(dict.fromkeys(sources))
+            for source, number in numbers.items()
         ]
         places = np.sort(np.concatenate(drawn))
     bounds = np.searchsorted(places, starts)
@@ -86,5 +87,6 @@ def _draw(
         raise DataError(
             f"{what} has {len(places)} usable row(s) and {option} asks for {count}: ask for fewer"
         )
-    drawn = np.random.default_rng(seed).choice(len(places), count, replace=False, shuffle=False)
-    return places[np.sort(drawn)]
+    # NumPy fixes the bits of a generator for good, but not what `choice` makes of them.
+    bits = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(len(places))
+    return places[np.sort(np.argsort(bits, kind="stable")[:count])]

@@ -14,12 +14,12 @@ from sentencex import segment  # type: ignore[import-untyped]
 from simcse.errors import UsageError
 from simcse_platform.ingest import readers
 from simcse_platform.ingest.builders import BUILDERS, EMPTY, Builder, Reason, Texts
-from simcse_platform.ingest.manifest import MAX_FOLLOWING
+from simcse_platform.ingest.manifest import FOLLOWING, MAX_FOLLOWING, TOKENS_SUFFIX
 
 DUPLICATE = "duplicate"
 EMPTY_NEGATIVE = "empty hard negative"
 SAME_AS_ANCHOR = "positive equals its anchor"
-NEGATIVE_IN_ROW = "hard negative equals its anchor or positive"
+REPEATED_IN_ROW = "hard negative repeats a text of its row"
 TOO_FEW_WORDS = "too few words"
 TOO_MANY_WORDS = "too many words"
 
@@ -107,7 +107,14 @@ class RowOptions:
 
     def output_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """The columns of the dataset, given those that are read."""
-        return self.builder.outputs if self.builder else columns
+        outputs = self.builder.outputs if self.builder else columns
+        reserved = {FOLLOWING, *(name + TOKENS_SUFFIX for name in outputs)}
+        if taken := reserved & set(outputs):
+            raise UsageError(
+                f"a text column cannot be called {min(taken)!r}, which is a column that preparing "
+                "adds: rename it, or choose others by --columns"
+            )
+        return outputs
 
 
 class Tally(BaseModel):
@@ -157,8 +164,8 @@ def clean(texts: Texts, options: RowOptions) -> tuple[str, ...] | Reason:
         return EMPTY_NEGATIVE
     if len(set(pair)) < len(pair):
         return SAME_AS_ANCHOR
-    if any(negative in pair for negative in negatives):
-        return NEGATIVE_IN_ROW
+    if len(set(row)) < len(row):
+        return REPEATED_IN_ROW
     if options.min_words > 1 and min(map(_count_words, row)) < options.min_words:
         return TOO_FEW_WORDS
     if options.max_words is not None and max(map(_count_words, row)) > options.max_words:

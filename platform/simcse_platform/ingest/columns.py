@@ -27,6 +27,8 @@ from simcse_platform.ingest.plan import Range, Window
 from simcse_platform.ingest.rows import read_rows
 from simcse_platform.ingest.source import Corpus
 
+_ALTERED_WORDS = ("word_deletion", "delete_one_word", "crop", "synonyms")
+
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
@@ -50,8 +52,11 @@ def read_columns(
     Raises `DataError` naming file and row of a text that cannot be used.
     """
     suffix = manifest.TOKENS_SUFFIX if corpus.tokenised else ""
-    rows = read_rows(corpus, window.ranges, [name + suffix for name in corpus.columns])
-    read = [column.combine_chunks() for column in rows.take(permutation_R).columns]
+    wanted = [name + suffix for name in corpus.columns]
+    if corpus.tokenised and views.positive in _ALTERED_WORDS:
+        wanted += corpus.columns
+    rows = read_rows(corpus, window.ranges, wanted).take(permutation_R)
+    read = [rows[name + suffix].combine_chunks() for name in corpus.columns]
     if corpus.tokenised:
         columns = [Ragged(lists.flatten().to_numpy(), _lengths(lists)) for lists in read]
     else:
@@ -65,12 +70,10 @@ def read_columns(
             texts = list(_following(corpus, window.ranges, FOLLOWING[views.positive]))
             positive = _tokenise(corpus, [texts[place] for place in permutation_R])
         case _:
-            if corpus.tokenised:
-                rows = read_rows(corpus, window.ranges, corpus.columns)
             positive = _tokenise(
                 corpus,
                 alter(
-                    rows.take(permutation_R)[0].to_pylist(),
+                    rows[corpus.columns[0]].to_pylist(),
                     views,
                     _synonyms(views.synonyms) if views.synonyms else None,
                     seed=seed,

@@ -65,9 +65,10 @@ def _checked(rows: pa.Table, file: str, first_row: int) -> pa.Table:
             blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
             bad = dict.fromkeys(np.flatnonzero(blank).tolist(), "empty")
         # A positive that is the anchor teaches nothing, a negative that is either what is wrong.
-        for earlier in list(checked)[:2] if not bad else []:
-            equal = np.flatnonzero(pc.equal(texts, checked[earlier])).tolist()
-            bad |= dict.fromkeys(equal, f"that of column {earlier!r}")
+        for earlier in [] if bad else checked:
+            equal_R = pc.equal(_collapsed(texts), _collapsed(checked[earlier]))
+            reason = f"that of column {earlier!r}"
+            bad |= dict.fromkeys(np.flatnonzero(equal_R).tolist(), reason)
         for place, reason in bad.items():
             raise DataError(
                 f"{file}:{first_row + place + 1}: the text in column {name!r} is {reason}: "
@@ -75,3 +76,8 @@ def _checked(rows: pa.Table, file: str, first_row: int) -> pa.Table:
             )
         checked[name] = texts
     return pa.table(checked)
+
+
+def _collapsed(texts: pa.Array) -> pa.Array:
+    """As `readers.collapse_spaces`, which training applies before it tokenises."""
+    return pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"\s+", " "))

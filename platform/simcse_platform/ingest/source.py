@@ -27,6 +27,10 @@ _LARGE_ROW_GROUP = 50_000
 _SECONDS_BETWEEN_LINES = 10.0
 
 
+Check = Callable[[Sequence[str], bool], None]
+"""Sees a corpus's text columns and whether it keeps the order of its documents."""
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Parquet files with known row counts: all that planning and streaming need."""
@@ -49,13 +53,18 @@ class Corpus:
 
 
 def open_corpus(
-    data: DataConfig, encoder: EncoderConfig, scratch: Path, say: Callable[[str], None]
+    data: DataConfig,
+    encoder: EncoderConfig,
+    scratch: Path,
+    say: Callable[[str], None],
+    check: Check = lambda columns, keep_order: None,
 ) -> Corpus:
     """The corpus that `data` names, ready to be planned.
 
     A folder written by `prepare` and raw parquet are taken as they are; other formats do not know
     their row counts and are prepared first, into a folder of `scratch` named by content. `say` gets
-    lines about what is done. Raises `UsageError` for paths, columns and settings, `DataError`
+    lines about what is done; `check` sees the columns before anything is prepared, and may refuse
+    them. Raises `UsageError` for paths, columns and settings, `DataError`
     for files.
     """
     folders = [Path(source).expanduser().absolute() for source in data.corpus]
@@ -67,7 +76,9 @@ def open_corpus(
         )
     if prepared:
         say(f"corpus: prepared dataset {prepared[0]}")
-        return _open_prepared(prepared[0], data.columns, encoder)
+        corpus = _open_prepared(prepared[0], data.columns, encoder)
+        check(corpus.columns, corpus.keep_order)
+        return corpus
     files = find_files(data.corpus)
     if all(file.suffix == ".parquet" for file in files):
         say(
@@ -75,6 +86,7 @@ def open_corpus(
             "stops the run, `simcse prepare` sorts such rows out"
         )
         columns = readers.common_columns(files, data.columns)
+        check(columns, False)
         return _open_parquet(files, columns, encoder, say)
     planned = plan(
         files,
@@ -82,6 +94,7 @@ def open_corpus(
         max_length=encoder.max_length,
         columns=data.columns,
     )
+    check(planned.input_columns, False)
     folder = scratch / f"corpus-{planned.key[:16]}"
     if not is_prepared(folder):
         uncounted = next(file for file in files if file.suffix != ".parquet")

@@ -92,7 +92,8 @@ class DevEvaluation:
         for evaluated in self._sets:
             if isinstance(evaluated, STSSet) and evaluated.name == "STSBenchmark":
                 [pairs] = evaluated.subsets.values()
-                geometry["dev_alignment"] = positive_alignment(pairs, table)
+                if (alignment := positive_alignment(pairs, table)) is not None:
+                    geometry["dev_alignment"] = alignment
         return DevScores(
             {metric_name(evaluated, scores): scores.headline for evaluated, scores in found},
             geometry,
