@@ -44,6 +44,15 @@ short = broken(lambda s: np.zeros((len(s) - 1, 2)))
 flat = broken(lambda s: np.zeros(len(s)))
 whole = broken(lambda s: np.zeros((len(s), 2), dtype=int))
 ragged = broken(lambda s: [[0.0] * (i + 1) for i in range(len(s))])
+def fail(sentences):
+    raise RuntimeError("out of memory")
+
+
+def factory():
+    raise RuntimeError("no licence")
+
+
+raises = broken(fail)
 diverged = broken(lambda s: np.full((len(s), 2), np.nan))
 """
 SENTENCES = ["a dog", "two dogs run"]
@@ -96,6 +105,7 @@ def test_what_is_no_embedder_is_named(here, reference, message):
         ("short", r"others:short returned 1 rows for 2 sentences: return one row of floats a sen"),
         ("flat", r"returned an array of float64 with 1 dimensions, not one of floats with 2"),
         ("whole", r"returned an array of int64 with 2 dimensions, not one of floats with 2"),
+        ("raises", r"returned no array \(RuntimeError: out of memory\)"),
         ("ragged", r"returned no array \(.*inhomogeneous"),
     ],
 )
@@ -140,3 +150,19 @@ def test_word_vectors_stand_in_the_table_and_unknown_words_are_said(simcse, here
     assert outcome.code == 0, outcome.err
     assert "2 of 8 words have no vector and were left out" in outcome.out
     assert json.loads((here / "said.json").read_text())["model"] == "glove.txt"
+
+
+def test_a_factory_that_fails_is_named(here):
+    with pytest.raises(
+        UsageError, match=r"others:factory failed \(RuntimeError: no licence\): mend"
+    ):
+        import_embedder("others:factory")
+
+
+def test_an_evaluation_without_any_set_is_no_success(simcse, here, tiny_encoder):
+    (here / "sts" / "STS12").mkdir(parents=True)
+    outcome = simcse(
+        "evaluate", tiny_encoder, "--pooling", "avg", "--tasks", "STS12", "--data", here
+    )
+    assert outcome.code == 1
+    assert outcome.error.startswith("nothing was scored, since every set is missing: name others")
