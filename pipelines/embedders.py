@@ -96,8 +96,8 @@ def import_embedder(reference: str) -> Embedder:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    # A foreign module may raise anything.
-    except Exception as error:
+    # A foreign module may raise anything, and may even want to end the program.
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"--embedder {reference}: the module {module_name} cannot be imported "
             f"({type(error).__name__}: {error}): it must be in the current folder or installed"
@@ -115,7 +115,7 @@ def import_embedder(reference: str) -> Embedder:
             ) from None
         try:
             found = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"--embedder {reference} failed ({type(error).__name__}: {error}): mend it"
             ) from error
@@ -145,12 +145,12 @@ class _Foreign:
         try:
             vectors_nD = np.asarray(self._theirs.encode(list(sentences)))
         # Foreign code may raise anything, a tensor that needs a gradient for one.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._wrong(f"no array ({type(error).__name__}: {error})") from error
-        if vectors_nD.ndim != 2 or vectors_nD.dtype.kind != "f":
+        if vectors_nD.ndim != 2 or vectors_nD.dtype.kind != "f" or not vectors_nD.shape[1]:
             raise self._wrong(
-                f"an array of {vectors_nD.dtype} with {vectors_nD.ndim} dimensions, not one of "
-                "floats with 2"
+                f"an array of {vectors_nD.dtype} of shape {vectors_nD.shape}, not one of floats "
+                "with a row a sentence"
             )
         if len(vectors_nD) != len(sentences):
             raise self._wrong(f"{len(vectors_nD)} rows for {len(sentences)} sentences")

@@ -10,7 +10,7 @@ import typer
 
 from pipelines import embedders, settings
 from pipelines.console import JsonFile, may_be_written, progress_bar, say, write_json, write_text
-from simcse.errors import SimcseError
+from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
     from simcse.evaluation import Embedder, Evaluation, EvaluationSet
@@ -68,6 +68,12 @@ def evaluate(
     from simcse.evaluation import evaluation_report, render_markdown, render_tables
     from simcse.word_vectors import WordVectorAverage
 
+    if (
+        markdown is not None
+        and json_file is not None
+        and markdown.absolute() == json_file.absolute()
+    ):
+        raise UsageError(f"--json and --markdown both name {markdown}: name two files")
     # The data first: a wrong path is found before a model is loaded.
     loaded = evaluation_sets.load(
         settings.names(tasks), data=settings.evaluation_data(data), mode=mode

@@ -49,6 +49,8 @@ def search(
         raise UsageError("there is nothing to search in: give --sentences FILE or --index DIR")
     if not query and queries is None and index is None:
         raise UsageError("there is nothing to find: give --query TEXT or --queries FILE")
+    if blank := [text for text in query or () if not text.strip()]:
+        raise UsageError(f"--query {blank[0]!r} says nothing: give it words")
     from simcse.index_source import SentenceFile
     from simcse.tool import SimCSE
 

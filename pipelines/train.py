@@ -83,6 +83,8 @@ def execute(
     folder = RunFolder.of(str(output), name)
     recorded.check_claim(folder, run, fresh=fresh)
     check_config(run.encoder)
+    if not (folder.path / recorded.SUMMARY_FILE).exists():
+        recorded.check_settings(run)
     dev = evaluation_sets.load_all(
         run.dev.tasks,
         data=Path(run.dev.data) if run.dev.data else None,

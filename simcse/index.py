@@ -134,6 +134,12 @@ class SentenceIndex:
                 f"{model}, or with other weights: search it with that model, or build one in "
                 "another folder"
             )
+        count, width = description.sentences, description.dimension
+        if (description.vectors.size, description.ends.size) != (4 * count * width, 8 * count):
+            raise DataError(
+                f"{path} contradicts itself: it counts {count} sentences of {width} numbers in "
+                f"{description.vectors.size} bytes: remove the folder and build the index anew"
+            )
         _check_file(folder / _VECTORS, description.vectors)
         _check_file(folder / _TEXT, description.text)
         _check_file(folder / _ENDS, description.ends)

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -75,6 +76,8 @@ class WordVectorAverage:
                 f"{file} has the vectors of {count} words, but its first line says {header[1]}: "
                 "copy it anew"
             )
+        if not blocks:
+            raise DataError(f"{file} has no words: copy it anew")
         return cls(row, np.concatenate(blocks))
 
     def encode(
@@ -137,22 +140,23 @@ def _parse(file: Path, lines: Sequence[_Line], width: int) -> tuple[list[str], N
         words.append(word)
         numbers.append(line.text[len(word) + 1 :])
     try:
-        return words, np.loadtxt(numbers, dtype=np.float32, comments=None, delimiter=" ", ndmin=2)
+        block_mD = np.loadtxt(numbers, dtype=np.float32, comments=None, delimiter=" ", ndmin=2)
     except ValueError:
+        block_mD = None
+    if block_mD is None or not np.isfinite(block_mD).all():
         number, text = next(
             (line.number, text)
             for line, texts in zip(lines, numbers, strict=True)
             for text in texts.split(" ")
             if not _is_number(text)
         )
-        raise DataError(
-            f"{file} line {number}: {text!r} is no number: restore or remove the line"
-        ) from None
+        raise DataError(f"{file} line {number}: {text!r} is no number: restore or remove the line")
+    return words, block_mD
 
 
 def _is_number(text: str) -> bool:
+    # Python reads 1_0 as a number; files of vectors and NumPy do not.
     try:
-        float(text)
+        return "_" not in text and isfinite(float(text))
     except ValueError:
         return False
-    return True

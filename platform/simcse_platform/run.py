@@ -18,7 +18,7 @@ from simcse.evaluation import EvaluationSet
 from simcse.views import FOLLOWING, WORDNET, load_synonyms
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, load, to_yaml
-from simcse_platform.ingest.source import Corpus, open_corpus
+from simcse_platform.ingest.source import Corpus, open_corpus, text_columns
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.location import tracking_uri
@@ -87,6 +87,22 @@ def check_claim(folder: RunFolder, run: TrainRun, *, fresh: bool = False) -> Non
             )
 
 
+def check_settings(run: TrainRun) -> None:
+    """See that objective, views, encoder and corpus go together, as far as headers tell.
+
+    Raises `UsageError`, `DataError` or `ModelError` naming what does not.
+    """
+    if run.views.synonyms:
+        load_synonyms(run.views.synonyms)
+    columns, keep_order = text_columns(run.data)
+    check_composition(run.encoder, run.objective, run.views, columns)
+    if run.views.positive in FOLLOWING and not keep_order:
+        raise UsageError(
+            f"views.positive is {run.views.positive!r}, but the corpus does not keep the order of "
+            "its documents: prepare it with `simcse prepare --keep-order`"
+        )
+
+
 def execute(
     run: TrainRun,
     folder: RunFolder,
@@ -112,20 +128,9 @@ def execute(
         return FinishedRun(folder, uri, summary)
 
     placement = place(run.scale, resources)
-    if run.views.synonyms:
-        load_synonyms(run.views.synonyms)
-
-    def check(columns: Sequence[str], keep_order: bool) -> None:
-        check_composition(run.encoder, run.objective, run.views, columns)
-        if run.views.positive in FOLLOWING and not keep_order:
-            raise UsageError(
-                f"views.positive is {run.views.positive!r}, but the corpus does not keep the order "
-                "of its documents: prepare it with `simcse prepare --keep-order`"
-            )
-        say(f"corpus: {describe_columns(columns, run.objective.positives)}")
-
     check_server(uri)
-    corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say, check)
+    corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
+    say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
     _bind_corpus(folder, corpus, run.views.synonyms)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
     record = _start_record(uri, run, folder, corpus)

@@ -52,6 +52,7 @@ def factory():
     raise RuntimeError("no licence")
 
 
+narrow = broken(lambda s: np.zeros((len(s), 0)))
 raises = broken(fail)
 diverged = broken(lambda s: np.full((len(s), 2), np.nan))
 """
@@ -103,8 +104,9 @@ def test_what_is_no_embedder_is_named(here, reference, message):
     ("attribute", "message"),
     [
         ("short", r"others:short returned 1 rows for 2 sentences: return one row of floats a sen"),
-        ("flat", r"returned an array of float64 with 1 dimensions, not one of floats with 2"),
-        ("whole", r"returned an array of int64 with 2 dimensions, not one of floats with 2"),
+        ("flat", r"returned an array of float64 of shape \(2,\), not one of floats with a row"),
+        ("whole", r"returned an array of int64 of shape \(2, 2\), not one of floats with a row"),
+        ("narrow", r"returned an array of float64 of shape \(2, 0\), not one of floats with a"),
         ("raises", r"returned no array \(RuntimeError: out of memory\)"),
         ("ragged", r"returned no array \(.*inhomogeneous"),
     ],
@@ -166,3 +168,10 @@ def test_an_evaluation_without_any_set_is_no_success(simcse, here, tiny_encoder)
     )
     assert outcome.code == 1
     assert outcome.error.startswith("nothing was scored, since every set is missing: name others")
+
+
+def test_two_results_in_one_file_are_refused(simcse, here):
+    same = ("--json", "same.out", "--markdown", "same.out")
+    outcome = simcse("evaluate", "--embedder", "others:model", "--tasks", "pairs.tsv", *same)
+    assert outcome.code == 2
+    assert outcome.error == "--json and --markdown both name same.out: name two files"

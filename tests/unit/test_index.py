@@ -293,3 +293,13 @@ def test_vectors_that_are_not_those_of_the_sentences_are_refused(tmp_path: Path)
     with pytest.raises(ValueError, match=r"and the index has vectors of \d+ numbers$"):
         made.append([(names(3), random_vectors(3)[:, 1:])])
     assert len(made) == 9
+
+
+def test_a_description_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    built(tmp_path / "index", random_vectors(9))
+    path = tmp_path / "index" / "index.json"
+    path.write_text(path.read_text().replace('"sentences": 9', '"sentences": 5'))
+    with pytest.raises(
+        DataError, match=r"contradicts itself: it counts 5 sentences of \d+ numbers"
+    ):
+        reopen(tmp_path / "index")

@@ -48,7 +48,9 @@ def test_wrong_paths_and_columns_are_refused_without_a_cluster(
     assert order.error == "--keep-order needs one text column, not a, b: name it by --columns"
     pair = simcse(*command, tmp_path / "out", "--sample", "5", "--sample-each", "5")
     assert pair.error == "--sample and --sample-each are two ways to draw rows: leave out one"
-    assert {refused.code for refused in (missing, twice, used, order, pair)} == {2}
+    again = simcse("prepare", rows, *command[1:], tmp_path / "out", "--sample-each", "1")
+    assert again.error.startswith(f"every file of {rows} belongs to a source before it, so that")
+    assert {refused.code for refused in (missing, twice, used, order, pair, again)} == {2}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "taken"]
 
 

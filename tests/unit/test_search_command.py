@@ -94,3 +94,11 @@ def test_what_cannot_be_searched_is_one_line(
     refused = simcse("search", tiny_encoder, "--pooling", "avg", *filled)
     assert refused.code == code
     assert message in refused.error
+
+
+def test_a_query_without_words_is_refused(
+    simcse: CommandLine, tiny_encoder: Path, text_file: Path
+) -> None:
+    refused = simcse("search", tiny_encoder, "--sentences", text_file, "--query", "  ")
+    assert refused.code == 2
+    assert refused.error == "--query '  ' says nothing: give it words"

@@ -95,6 +95,8 @@ def test_a_file_longer_than_one_piece_is_read(tmp_path):
         ("cat 1 2", r"line 8 has 2 numbers after its word, but 3 are expected: restore"),
         ("cat 1 2 3 4", r"line 8 has 4 numbers after its word, but 3 are expected"),
         ("", r"line 8 has 0 numbers after its word, but 3 are expected"),
+        ("cat 1 2_0 3", r"line 8: '2_0' is no number: restore or remove the line"),
+        ("cat 1 nan 3", r"line 8: 'nan' is no number: restore or remove the line"),
         ("cat 1 two 3", r"line 8: 'two' is no number: restore or remove the line"),
     ],
 )
@@ -120,4 +122,11 @@ def test_an_empty_a_missing_and_a_cut_file_are_refused(tmp_path):
     path = write(tmp_path, LINES, "vectors.txt.gz")
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"vectors.txt.gz is no complete gz file .*: copy it anew"):
+        WordVectorAverage.load(path)
+
+
+def test_a_file_that_promises_words_and_has_none_is_named(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("0 3\n")
+    with pytest.raises(DataError, match=r"vectors\.txt has no words: copy it anew"):
         WordVectorAverage.load(path)

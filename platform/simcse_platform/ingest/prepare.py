@@ -96,6 +96,12 @@ def plan(
     """
     by_source = files_by_source(sources)
     files = tuple(chain.from_iterable(by_source))
+    for source, found in zip(sources, by_source, strict=True):
+        if options.sample_each and not found:
+            raise UsageError(
+                f"every file of {source} belongs to a source before it, so that --sample-each has "
+                "nothing to take from it: name each file once"
+            )
     names = [str(s) for s, found in zip(sources, by_source, strict=True) for _ in found]
     columns = options.input_columns(files, columns)
     fingerprint = tokenizer_fingerprint(load_tokenizer(tokenizer_model))

@@ -27,10 +27,6 @@ _LARGE_ROW_GROUP = 50_000
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-Check = Callable[[Sequence[str], bool], None]
-"""Sees a corpus's text columns and whether it keeps the order of its documents."""
-
-
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Parquet files with known row counts: all that planning and streaming need."""
@@ -52,33 +48,30 @@ class Corpus:
     """Whether rows are in document order, with a column `following`."""
 
 
+def text_columns(data: DataConfig) -> tuple[tuple[str, ...], bool]:
+    """The corpus's text columns, and whether it keeps the order of its documents.
+
+    Only headers are read. Raises `UsageError` and `DataError` as `open_corpus` does.
+    """
+    if prepared := _prepared(data):
+        manifest = read_manifest(prepared)
+        return choose_columns(prepared, data.columns, manifest.columns), manifest.keep_order
+    return readers.common_columns(find_files(data.corpus), data.columns), False
+
+
 def open_corpus(
-    data: DataConfig,
-    encoder: EncoderConfig,
-    scratch: Path,
-    say: Callable[[str], None],
-    check: Check = lambda columns, keep_order: None,
+    data: DataConfig, encoder: EncoderConfig, scratch: Path, say: Callable[[str], None]
 ) -> Corpus:
     """The corpus that `data` names, ready to be planned.
 
     A folder written by `prepare` and raw parquet are taken as they are; other formats do not know
     their row counts and are prepared first, into a folder of `scratch` named by content. `say` gets
-    lines about what is done; `check` sees the columns before anything is prepared, and may refuse
-    them. Raises `UsageError` for paths, columns and settings, `DataError`
+    lines about what is done. Raises `UsageError` for paths, columns and settings, `DataError`
     for files.
     """
-    folders = [Path(source).expanduser().absolute() for source in data.corpus]
-    prepared = [folder for folder in folders if is_prepared(folder)]
-    if prepared and len(folders) > 1:
-        raise UsageError(
-            f"data.corpus names the prepared dataset {prepared[0]} and more: prepare all of them "
-            "into one folder"
-        )
-    if prepared:
-        say(f"corpus: prepared dataset {prepared[0]}")
-        corpus = _open_prepared(prepared[0], data.columns, encoder)
-        check(corpus.columns, corpus.keep_order)
-        return corpus
+    if prepared := _prepared(data):
+        say(f"corpus: prepared dataset {prepared}")
+        return _open_prepared(prepared, data.columns, encoder)
     files = find_files(data.corpus)
     if all(file.suffix == ".parquet" for file in files):
         say(
@@ -86,7 +79,6 @@ def open_corpus(
             "stops the run, `simcse prepare` sorts such rows out"
         )
         columns = readers.common_columns(files, data.columns)
-        check(columns, False)
         return _open_parquet(files, columns, encoder, say)
     planned = plan(
         files,
@@ -94,7 +86,6 @@ def open_corpus(
         max_length=encoder.max_length,
         columns=data.columns,
     )
-    check(planned.input_columns, False)
     folder = scratch / f"corpus-{planned.key[:16]}"
     if not is_prepared(folder):
         uncounted = next(file for file in files if file.suffix != ".parquet")
@@ -108,6 +99,18 @@ def open_corpus(
     done = "prepared" if result.created else "already prepared"
     say(f"corpus: {done} from {len(files)} file(s) into {result.folder}")
     return _open_prepared(result.folder, None, encoder)
+
+
+def _prepared(data: DataConfig) -> Path | None:
+    """The prepared dataset that the corpus is, if it is one."""
+    folders = [Path(source).expanduser().absolute() for source in data.corpus]
+    prepared = [folder for folder in folders if is_prepared(folder)]
+    if prepared and len(folders) > 1:
+        raise UsageError(
+            f"data.corpus names the prepared dataset {prepared[0]} and more: prepare all of them "
+            "into one folder"
+        )
+    return prepared[0] if prepared else None
 
 
 def _open_prepared(folder: Path, columns: Sequence[str] | None, encoder: EncoderConfig) -> Corpus:

@@ -93,13 +93,14 @@ def _saved_files(folder: Path) -> list[Path]:
     """The Arrow files of a dataset saved by `datasets`, which alone knows which of them count."""
     import datasets  # type: ignore[import-untyped]
 
-    if (folder / _SAVED_SPLITS).is_file():
-        folder = folder / _only_split(
-            str(folder), json.loads((folder / _SAVED_SPLITS).read_bytes())["splits"], "/"
-        )
     try:
+        if (folder / _SAVED_SPLITS).is_file():
+            splits = json.loads((folder / _SAVED_SPLITS).read_bytes())["splits"]
+            folder = folder / _only_split(str(folder), splits, "/")
         saved = datasets.load_from_disk(str(folder))
-    except (OSError, ValueError, KeyError) as error:
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DataError(
             f"{folder} is no readable saved dataset ({_brief(error)}): save it again"
         ) from error
