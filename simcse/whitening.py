@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from simcse.errors import DataError
-from simcse.metrics import Float64, Vectors
+
+# Not those of `simcse.metrics`, whose scipy a model in use would then need.
+Vectors = NDArray[np.floating[Any]]
+Float64 = NDArray[np.float64]
 
 _LEAST_SHARE = 1e-9
 """Variance, as a share of the largest, below which a direction holds rounding: scaled to 1 it would
 be off by more than a millionth, as float64 has 2e-16."""
-
-
 _BLOCK = 8192
 """Vectors held in float64 at a time."""
 
