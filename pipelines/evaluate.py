@@ -43,10 +43,7 @@ def evaluate(
             "function that makes one.",
         ),
     ] = None,
-    pooling: Annotated[
-        Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"] | None,
-        typer.Option(help="How token states become one vector; default: as the folder says."),
-    ] = None,
+    pooling: settings.PoolingOption = None,
     tasks: Tasks = "sts",
     mode: Annotated[
         Literal["test", "dev", "fasttest"],

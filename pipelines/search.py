@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -33,10 +33,7 @@ def search(
     threshold: Annotated[
         float, typer.Option(min=-1, max=1, help="Lowest cosine of a sentence that is shown.")
     ] = 0.6,
-    pooling: Annotated[
-        Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"] | None,
-        typer.Option(help="How token states become one vector; default: as the folder says."),
-    ] = None,
+    pooling: settings.PoolingOption = None,
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
     json_file: JsonFile = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simcse.config import Pooling
 from simcse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ Output = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Ray cluster to join; default: $RAY_ADDRESS, else local."),
+]
+PoolingOption = Annotated[
+    Pooling | None,
+    typer.Option(help="How token states become one vector; default: as the folder says."),
 ]
 TrackingUri = Annotated[
     str | None,

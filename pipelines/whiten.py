@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
 
-from pipelines import embedders
+from pipelines import embedders, settings
 from pipelines.console import JsonFile, progress_bar, say, write_json
 from simcse.errors import DataError, UsageError
 
@@ -20,10 +20,7 @@ def whiten(
         Path, typer.Option(metavar="FILE", help="Text to fit to, txt or gz, one sentence a line.")
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the whitened model.")],
-    pooling: Annotated[
-        Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"] | None,
-        typer.Option(help="How token states become one vector; default: as the folder says."),
-    ] = None,
+    pooling: settings.PoolingOption = None,
     dimensions: Annotated[
         int | None,
         typer.Option(min=1, metavar="K", help="Keep the K widest directions; default: all."),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from simcse.errors import DataError, UsageError
+from simcse.text_lines import read_lines
 
 
 class SentenceFile:
@@ -30,7 +29,7 @@ class SentenceFile:
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self._lines(), start=1):
+        for number, line in enumerate(read_lines(self.path), start=1):
             try:
                 # Editors on Windows start a file with a byte order mark.
                 sentence = line.decode("utf-8-sig").rstrip()
@@ -41,11 +40,3 @@ class SentenceFile:
                 ) from None
             if sentence:
                 yield sentence
-
-    def _lines(self) -> Iterator[bytes]:
-        open_file = gzip.open if self.path.suffix == ".gz" else open
-        try:
-            with open_file(self.path, "rb") as file:
-                yield from file
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{self.path} is no complete gz file ({error}): copy it anew") from None

@@ -18,8 +18,8 @@ from simcse.model_source import locate
 from simcse.positional import uniforms
 from simcse.tokenizer import load_tokenizer
 from simcse.tokens import RaggedTokens
+from simcse.views import POSITIVE
 
-_VIEW = 1
 _SENTENCES_AT_ONCE = 256
 
 
@@ -50,7 +50,7 @@ class TokenSubstitution:
             chosen = []
             for row, places in zip(row_ids_n[rows_m].tolist(), self._ordinary(chunk), strict=True):
                 count = min(len(places), max(1, round(rate * len(places))))
-                order = np.argsort(uniforms(seed, epoch, _VIEW, row, np.arange(len(places))))
+                order = np.argsort(uniforms(seed, epoch, POSITIVE, row, np.arange(len(places))))
                 chosen.append(places[torch.from_numpy(order[:count])])
             substituted.append(self._fill(chunk, torch.cat(chosen)))
         return RaggedTokens.concatenate(substituted).select(torch.argsort(order_n))

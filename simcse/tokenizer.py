@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -29,6 +30,12 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerFast:
     # Published tokenizer files have both baked in, all-MiniLM-L6-v2 for one at 128 tokens.
     _neither_cut_nor_pad(tokenizer)
     return tokenizer
+
+
+@cache
+def cached_tokenizer(model: str) -> PreTrainedTokenizerFast:
+    """`load_tokenizer` once a process: data workers are asked for the same one again and again."""
+    return load_tokenizer(model)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -25,7 +25,8 @@ Draw = Callable[[int], NDArray[np.float64]]
 FOLLOWING: Mapping[PositiveView, int] = {"next_sentence": 1, "next_three_sentences": 3}
 """How many of the next sentences are the positive."""
 WORDNET = "wordnet"
-_VIEW = 1
+POSITIVE = 1
+"""The positive's place among the views, by which its random choices are told from others."""
 
 
 def is_altered_text(view: PositiveView) -> bool:
@@ -111,7 +112,7 @@ def _draws(seed: int, epoch: int, row: int) -> Draw:
         nonlocal used
         places = np.arange(used, used + count)
         used += count
-        return uniforms(seed, epoch, _VIEW, row, places)
+        return uniforms(seed, epoch, POSITIVE, row, places)
 
     return draw
 

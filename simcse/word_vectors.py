@@ -5,9 +5,7 @@ n: sentences, V: words of the file, m: words of some of its lines, D: width.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import isfinite
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from simcse.errors import DataError, UsageError
 from simcse.evaluation.protocol import Progress
+from simcse.text_lines import read_lines
 
 FILE_NAMES = (".txt", ".vec", ".txt.gz", ".vec.gz")
 """What the names of such files end in."""
@@ -114,15 +113,9 @@ class _Line(NamedTuple):
 
 
 def _numbered_lines(file: Path) -> Iterator[_Line]:
-    open_file = gzip.open if file.suffix == ".gz" else open
-    try:
-        with open_file(file, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                # A word that is not UTF-8 is one that no sentence has; fastText ends lines with a
-                # space.
-                yield _Line(number, line.decode("utf-8", errors="replace").rstrip(" \r\n"))
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{file} is no complete gz file ({error}): copy it anew") from None
+    for number, line in enumerate(read_lines(file), start=1):
+        # A word that is not UTF-8 is one that no sentence has; fastText ends lines with a space.
+        yield _Line(number, line.decode("utf-8", errors="replace").rstrip(" \r\n"))
 
 
 def _parse(file: Path, lines: Sequence[_Line], width: int) -> tuple[list[str], NDArray[np.float32]]:

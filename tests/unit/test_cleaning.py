@@ -165,6 +165,7 @@ def test_real_pairs_overlap_as_in_the_paper(data_dir: Path) -> None:
         ({"build": "nli"}, "--build is 'nli': it may be nli-entailment, .*, captions"),
         ({"build": "captions", "split_language": "en"}, "--split-sentences makes one column, --bu"),
         ({"min_words": 3, "max_words": 2}, "--max-words 2 is below --min-words 3"),
+        ({"seed": 3}, "--seed 3 draws nothing: give --sample or --sample-each, or leave it out"),
         ({"sample": 1, "sample_each": 1}, "--sample and --sample-each are two ways"),
         (
             {"build": "captions", "sample_each": 1},

@@ -63,6 +63,10 @@ class RowOptions:
             raise UsageError(f"--max-words {self.max_words} is below --min-words {self.min_words}")
         if self.sample and self.sample_each:
             raise UsageError("--sample and --sample-each are two ways to draw rows: leave out one")
+        if self.seed and not (self.sample or self.sample_each):
+            raise UsageError(
+                f"--seed {self.seed} draws nothing: give --sample or --sample-each, or leave it out"
+            )
         if self.sample_each and self.builder and self.builder.joins:
             raise UsageError(
                 f"--build {self.build} joins all sources, so --sample-each cannot tell them apart: "

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
 
 from simcse.config import ViewsConfig
 from simcse.substitution import TokenSubstitution
-from simcse.tokenizer import load_tokenizer, tokenize
+from simcse.tokenizer import cached_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
 from simcse.views import FOLLOWING, Synonyms, alter, load_synonyms
 from simcse_platform.ingest import manifest, readers
@@ -126,7 +125,7 @@ def _substitute(
 
 def _tokenise(corpus: Corpus, texts: Sequence[str]) -> Ragged:
     clean = [readers.collapse_spaces(text) for text in texts]
-    ids = tokenize(_tokenizer(corpus.tokenizer_model), clean, corpus.max_length)
+    ids = tokenize(cached_tokenizer(corpus.tokenizer_model), clean, corpus.max_length)
     lengths_R = np.fromiter(map(len, ids), np.int32, len(ids))
     ids_T = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths_R.sum()))
     return Ragged(ids_T, lengths_R)
@@ -135,11 +134,6 @@ def _tokenise(corpus: Corpus, texts: Sequence[str]) -> Ragged:
 def _lengths(lists: pa.ListArray) -> NDArray[np.int32]:
     lengths: NDArray[np.int32] = pc.list_value_length(lists).to_numpy()
     return lengths
-
-
-@cache
-def _tokenizer(model: str) -> PreTrainedTokenizerFast:
-    return load_tokenizer(model)
 
 
 @cache

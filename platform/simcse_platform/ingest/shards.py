@@ -11,7 +11,6 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -20,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from transformers import PreTrainedTokenizerFast
 
-from simcse.tokenizer import load_tokenizer, tokenize
+from simcse.tokenizer import cached_tokenizer, tokenize
 from simcse_platform.ingest.choice import fingerprints
 from simcse_platform.ingest.cleaning import (
     RowOptions,
@@ -97,7 +95,7 @@ class Job:
         lengths: dict[str, dict[int, int]] = {}
         cut = 0
         for column, sentences in zip(self.columns, zip(*texts, strict=True), strict=True):
-            ids = tokenize(_tokenizer(self.tokenizer_model), sentences, self.max_length)
+            ids = tokenize(cached_tokenizer(self.tokenizer_model), sentences, self.max_length)
             cut += self._count_cut(sentences, ids)
             lengths[column] = dict(Counter(map(len, ids)))
             arrays[column] = pa.array(sentences, pa.string())
@@ -132,7 +130,7 @@ class Job:
 
     def _count_cut(self, sentences: Sequence[str], ids: Sequence[Sequence[int]]) -> int:
         full = [s for s, row in zip(sentences, ids, strict=True) if len(row) == self.max_length]
-        longer = tokenize(_tokenizer(self.tokenizer_model), full, self.max_length + 1)
+        longer = tokenize(cached_tokenizer(self.tokenizer_model), full, self.max_length + 1)
         return sum(len(row) > self.max_length for row in longer)
 
     def _tally_file(self, piece: int) -> Path:
@@ -181,8 +179,3 @@ def _write(path: Path, table: pa.Table) -> Shard:
     path.write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     return Shard(path=path.name, rows=len(table), size=len(content), sha256=digest)
-
-
-@cache
-def _tokenizer(model: str) -> PreTrainedTokenizerFast:
-    return load_tokenizer(model)
