@@ -147,6 +147,21 @@ class ViewsConfig(Settings):
         return self
 
 
+class MemoryConfig(Settings):
+    """What the backward pass computes again so that it need not be kept; results stay the same.
+
+    Batches are then limited by patience, not by memory.
+    """
+
+    encoder_chunk: int | None = Field(default=None, ge=1)
+    """Sentences whose activations exist at a time (a *cached* encoder, after GradCache), for a
+    third more time; null keeps those of all of a worker's rows. The dropout masks are others, since
+    sentences meet other sentences."""
+    loss_tile: int | None = Field(default=None, ge=1)
+    """Keys whose logits exist at a time (a *tiled* loss), for a third more time of the loss alone;
+    null keeps the logits of a worker's rows and all keys. It pays beyond some thousand rows."""
+
+
 class OptimConfig(Settings):
     """AdamW with linear decay to zero, as the original trains (appendix A)."""
 

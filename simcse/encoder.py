@@ -6,6 +6,7 @@ n: sentences of a call, m: sentences of one chunk, L: longest sentence of a chun
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -26,6 +27,7 @@ from simcse.model_description import ModelDescription, read_description
 from simcse.model_folder import read_head, write_model_folder
 from simcse.model_source import locate
 from simcse.pooling import POOLINGS, DenseHead, needs_all_layers, pool
+from simcse.recompute import recomputed
 from simcse.sentence_transformers_files import read_pooling, read_whitening
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
@@ -142,43 +144,49 @@ class SentenceEncoder(nn.Module):
             return self.whitening.out_features
         return int(self.backbone.config.hidden_size)
 
-    def forward(self, tokens: RaggedTokens) -> Tensor:
+    def forward(self, tokens: RaggedTokens, *, recomputed_chunks: int | None = None) -> Tensor:
         """Vectors `[n, D]` in at least float32.
 
         The sentences, by length, are cut into `length_buckets` chunks of equal count, each padded
-        to its own longest sentence. n may be 0: the backbone runs `length_buckets` times whatever n
-        is, because ZeRO-3 gathers weights in every call and all ranks must make the same calls.
+        to its own longest sentence; or into `recomputed_chunks`, if that is given, whose
+        activations are not kept but computed again in the backward pass, under the same dropout
+        masks. n may be 0: the backbone runs once a chunk whatever n is, because ZeRO-3 gathers
+        weights in every call and all ranks must make the same calls.
         Tokens best stay on the CPU; a chunk moves to the encoder's device when its turn comes.
         """
-        order_n = torch.argsort(tokens.lengths_n, stable=True)
-        chunks = [self._encode(tokens.select(rows_m)) for rows_m in self._buckets(order_n)]
-        vectors_nD = torch.cat(chunks)
-        return vectors_nD[torch.argsort(order_n).to(vectors_nD.device)]
+        chunks, again = self.chunks(tokens, recomputed_chunks), recomputed_chunks is not None
+        vectors_nD = torch.cat(
+            [
+                recomputed(partial(self._encode, tokens.select(rows_m)), enabled=again, random=True)
+                for rows_m in chunks
+            ]
+        )
+        return vectors_nD[torch.argsort(torch.cat(chunks)).to(vectors_nD.device)]
 
     def token_states(self, tokens: RaggedTokens) -> Tensor:
-        """States of the last layer for every token, `[T, D]`, by as many calls as `forward`."""
+        """States of the last layer for every token of one chunk, `[T, D]`; T may be 0."""
+        ids_mL, mask_mL = self._padded(tokens)
+        output = self.backbone(input_ids=ids_mL, attention_mask=mask_mL)
+        states_TD: Tensor = output.last_hidden_state[mask_mL.bool()]
+        return states_TD[: len(tokens.ids_T)]
+
+    def chunks(self, tokens: RaggedTokens, count: int | None = None) -> list[Tensor]:
+        """Which sentences are encoded together: equal parts of what is sorted by length.
+
+        `count` None is `length_buckets`; some parts are empty where there are few sentences.
+        """
+        count = count or self.length_buckets
+        edges = [len(tokens) * i // count for i in range(count + 1)]
         order_n = torch.argsort(tokens.lengths_n, stable=True)
-        chunks = []
-        for rows_m in self._buckets(order_n):
-            chunk = tokens.select(rows_m)
-            ids_mL, mask_mL = self._padded(chunk)
-            output = self.backbone(input_ids=ids_mL, attention_mask=mask_mL)
-            chunks.append(output.last_hidden_state[mask_mL.bool()][: len(chunk.ids_T)])
-        numbered = RaggedTokens(torch.arange(len(tokens.ids_T)), tokens.lengths_n)
-        states_TD = torch.cat(chunks)
-        return states_TD[torch.argsort(numbered.select(order_n).ids_T).to(states_TD.device)]
+        return [order_n[start:stop] for start, stop in pairwise(edges)]
 
-    def padded_positions(self, tokens: RaggedTokens) -> int:
-        """Positions that `forward` computes for these tokens, padding included."""
-        buckets = self._buckets(tokens.lengths_n.sort().values)
-        return sum(len(part_m) * int(part_m[-1]) if len(part_m) else 1 for part_m in buckets)
-
-    def _buckets(self, by_length_n: Tensor) -> list[Tensor]:
-        """Equal parts of what is sorted by length; some are empty where n is small."""
-        edges = [
-            len(by_length_n) * i // self.length_buckets for i in range(self.length_buckets + 1)
-        ]
-        return [by_length_n[start:stop] for start, stop in pairwise(edges)]
+    def padded_positions(self, tokens: RaggedTokens, count: int | None = None) -> int:
+        """Positions that the backbone computes for these tokens, padding included."""
+        lengths_n = tokens.lengths_n
+        return sum(
+            len(rows_m) * int(lengths_n[rows_m[-1]]) if len(rows_m) else 1
+            for rows_m in self.chunks(tokens, count)
+        )
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None = None) -> RaggedTokens:
         """Tokens of each sentence, cut to `max_length`; None is the model's own limit."""

@@ -1,12 +1,13 @@
 """The masked-language-model term (paper appendix D; Devlin et al. 2019).
 
-n: sentences, T: their tokens, k: tokens to predict, D: width, M: tokens to predict on all ranks.
+n: sentences, m: those of a chunk, T: their tokens, k: tokens to predict, D: width, M: tokens to
+predict on all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -20,32 +21,32 @@ from simcse.encoder import SentenceEncoder
 from simcse.errors import ModelError
 from simcse.pooling import at_least_float32
 from simcse.positional import uniforms
+from simcse.recompute import recomputed
 from simcse.tokens import RaggedTokens
 
 # Of the tokens to predict 80 % are hidden, 10 % replaced by any token, 10 % left as they are.
 _HIDDEN, _REPLACED = 0.8, 0.9
 _CHOICE, _TREATMENT, _REPLACEMENT = range(3)
 
+NO_TARGET = -100
+"""Stands in for an id where nothing is to be predicted."""
+
 
 class MaskedTokens(NamedTuple):
     """A corrupted copy of sentences and what was there before."""
 
     tokens: RaggedTokens
-    places_k: Tensor
-    """int64 `[k]`: where among all T tokens something is to be predicted."""
-    targets_k: Tensor
-    """int64 `[k]`: the ids that were there."""
+    targets: RaggedTokens
+    """The id that was there where it is to be predicted, `NO_TARGET` elsewhere."""
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """The sentences of all parts, in order."""
-        sizes = [len(part.tokens.ids_T) for part in parts]
-        firsts = accumulate(sizes[:-1], initial=0)
-        return cls(
-            RaggedTokens.concatenate([part.tokens for part in parts]),
-            torch.cat([part.places_k + first for part, first in zip(parts, firsts, strict=True)]),
-            torch.cat([part.targets_k for part in parts]),
-        )
+        return cls(*map(RaggedTokens.concatenate, zip(*parts, strict=True)))
+
+    def select(self, index_m: Tensor) -> MaskedTokens:
+        """The sentences at `index_m` (int64 `[m]`), in that order."""
+        return MaskedTokens(self.tokens.select(index_m), self.targets.select(index_m))
 
 
 def mask_id(tokenizer: PreTrainedTokenizerFast) -> int:
@@ -73,19 +74,38 @@ class MaskedLanguageTerm(nn.Module):
         self._seed = seed
 
     def forward(
-        self, encoder: SentenceEncoder, masked: MaskedTokens, group: dist.ProcessGroup | None
+        self,
+        encoder: SentenceEncoder,
+        masked: MaskedTokens,
+        group: dist.ProcessGroup | None,
+        *,
+        recomputed_chunks: int | None = None,
     ) -> Tensor:
-        """(W / M) * (sum over this rank's k tokens): its mean over ranks is the mean over all M."""
-        states_kD = encoder.token_states(masked.tokens)[masked.places_k]
-        device = states_kD.device
-        with torch.autocast(device.type, enabled=False):
-            logits_kV = self.head(at_least_float32(states_kD))
-            total = F.cross_entropy(logits_kV, masked.targets_k.to(device), reduction="sum")
-        world, count = 1, torch.tensor(len(masked.places_k), device=device)
+        """(W / M) * (sum over this rank's k tokens): its mean over ranks is the mean over all M.
+
+        `recomputed_chunks` is as in the encoder's `forward`; logits are not kept either.
+        """
+        again = recomputed_chunks is not None
+        sums = [
+            recomputed(
+                partial(self._chunk_sum, encoder, masked.select(rows_m)), enabled=again, random=True
+            )
+            for rows_m in encoder.chunks(masked.tokens, recomputed_chunks)
+        ]
+        total = torch.stack(sums).sum()
+        world, count = 1, (masked.targets.ids_T != NO_TARGET).sum().to(total.device)
         if dist.is_initialized():
             world = dist.get_world_size(group)
             dist.all_reduce(count, group=group)
         return total * world / count.clamp(min=1)
+
+    def _chunk_sum(self, encoder: SentenceEncoder, masked: MaskedTokens) -> Tensor:
+        states_TD = encoder.token_states(masked.tokens)
+        targets_T = masked.targets.ids_T.to(states_TD.device)
+        chosen_T = targets_T != NO_TARGET
+        with torch.autocast(states_TD.device.type, enabled=False):
+            logits_kV = self.head(at_least_float32(states_TD[chosen_T]))
+            return F.cross_entropy(logits_kV, targets_T[chosen_T], reduction="sum")
 
     def mask(
         self, tokens: RaggedTokens, *, epoch: int, row_ids_n: Tensor, view: int
@@ -108,9 +128,7 @@ class MaskedLanguageTerm(nn.Module):
         replacement_T = (draw(_REPLACEMENT) * self._vocabulary).astype(np.int64)
         corrupted_T = np.where(treatment_T < _REPLACED, replacement_T, ids_T)
         corrupted_T = np.where(treatment_T < _HIDDEN, self._mask_id, corrupted_T)
-        places_k = np.flatnonzero(chosen_T)
         return MaskedTokens(
             RaggedTokens(torch.from_numpy(np.where(chosen_T, corrupted_T, ids_T)), lengths_n),
-            torch.from_numpy(places_k),
-            torch.from_numpy(ids_T[places_k]),
+            RaggedTokens(torch.from_numpy(np.where(chosen_T, ids_T, NO_TARGET)), lengths_n),
         )

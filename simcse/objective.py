@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from simcse.backbone import load_masked_language_model
 from simcse.batch import Batch
-from simcse.config import HIGHEST_SCALE, EncoderConfig, ObjectiveConfig, ViewsConfig
+from simcse.config import (
+    HIGHEST_SCALE,
+    EncoderConfig,
+    MemoryConfig,
+    ObjectiveConfig,
+    ViewsConfig,
+)
 from simcse.encoder import SentenceEncoder
 from simcse.losses import gathered_contrastive_loss, unit
 from simcse.masked_language import MaskedLanguageTerm, MaskedTokens
@@ -44,6 +50,21 @@ class TaskOutput(NamedTuple):
     """What the options add, by name; the mean over ranks is that of the global batch."""
 
 
+class _EncoderCall(NamedTuple):
+    """One forward of an encoder over several views of the rows."""
+
+    encoder: SentenceEncoder
+    tokens: RaggedTokens
+    """Of all sentences of the first view, then of the second, and so on."""
+    views: int
+    chunks: int | None
+    """As `SentenceEncoder.forward` takes them."""
+
+    @property
+    def positions(self) -> int:
+        return self.encoder.padded_positions(self.tokens, self.chunks)
+
+
 class ContrastiveTask(nn.Module):
     """Encoder and objective as one module, because DDP and ZeRO want one forward a step.
 
@@ -59,6 +80,7 @@ class ContrastiveTask(nn.Module):
         *,
         key_encoder: SentenceEncoder | None = None,
         masked_language: MaskedLanguageTerm | None = None,
+        memory: MemoryConfig | None = None,
         autocast_dtype: torch.dtype | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -69,6 +91,7 @@ class ContrastiveTask(nn.Module):
         self.masked_language = masked_language
         self.objective = objective
         self.views = views or ViewsConfig()
+        self.memory = memory or MemoryConfig()
         self.autocast_dtype = autocast_dtype
         self.group = group
         self.log_scale: nn.Parameter | None = None
@@ -83,10 +106,9 @@ class ContrastiveTask(nn.Module):
             return vectors_nD
         # A sentence alone is encoded twice: dropout makes the two views (section 3).
         columns = inputs.columns * 2 if len(inputs.columns) == 1 else inputs.columns
-        calls = self._encoder_calls(columns)
-        masked = self._masked(inputs)
+        calls = self._encoder_calls(inputs, columns)
         with self._autocast():
-            views_bVD = torch.cat([self._encode(*call) for call in calls], dim=1)
+            views_bVD = torch.cat([self._encode(call) for call in calls], dim=1)
         temperature = self._temperature()
         loss, correct = gathered_contrastive_loss(
             views_bVD,
@@ -94,56 +116,73 @@ class ContrastiveTask(nn.Module):
             global_rows=inputs.global_rows,
             temperature=temperature,
             hashes_bV=self._hashes(columns) if self.objective.mask_false_negatives else None,
+            tile=self.memory.loss_tile,
             group=self.group,
         )
         parts: dict[str, Tensor] = {}
         if temperature is not None:
             parts["temperature"] = temperature.detach()[0]
-        if self.masked_language is not None and masked is not None:
+        if self.masked_language is not None:
+            masked = self._masked(self.masked_language, inputs)
+            chunks = self._recomputed_chunks(inputs, len(inputs.columns))
+            calls.append(_EncoderCall(self.encoder, masked.tokens, len(inputs.columns), chunks))
             with self._autocast():
-                term = self.masked_language(self.encoder, masked, self.group)
+                term = self.masked_language(
+                    self.encoder, masked, self.group, recomputed_chunks=chunks
+                )
             loss = loss + self.objective.masked_language_weight * term
             parts["masked_language_loss"] = term.detach()
         anchor_bD, positive_bD = unit(views_bVD[:, 0].detach()), unit(views_bVD[:, 1].detach())
-        encoded = [RaggedTokens.concatenate(part) for _, part in calls]
-        encoded += [masked.tokens] if masked else []
         return TaskOutput(
             loss,
             correct,
             (anchor_bD - positive_bD).square().sum(),
-            tokens=sum(len(tokens.ids_T) for tokens in encoded),
-            positions=sum(self.encoder.padded_positions(tokens) for tokens in encoded),
+            tokens=sum(len(call.tokens.ids_T) for call in calls),
+            positions=sum(call.positions for call in calls),
             parts=parts,
         )
 
-    def _encoder_calls(
-        self, columns: Sequence[RaggedTokens]
-    ) -> list[tuple[SentenceEncoder, Sequence[RaggedTokens]]]:
+    def _encoder_calls(self, inputs: Batch, columns: Sequence[RaggedTokens]) -> list[_EncoderCall]:
         """Which encoder gets which views, in the order of the views."""
-        if self.key_encoder is not None:
-            return [(self.encoder, columns[:1]), (self.key_encoder, columns[1:])]
-        if self.views.fixed_dropout_mask:
-            return [(self.encoder, columns[:1]), (self.encoder, columns[1:])]
-        return [(self.encoder, columns)]
 
-    def _encode(self, encoder: SentenceEncoder, columns: Sequence[RaggedTokens]) -> Tensor:
-        """Vectors `[b, len(columns), D]`."""
-        devices = [encoder.backbone.device] if encoder.backbone.device.type == "cuda" else []
+        def call(encoder: SentenceEncoder, columns: Sequence[RaggedTokens]) -> _EncoderCall:
+            tokens = RaggedTokens.concatenate(columns)
+            chunks = self._recomputed_chunks(inputs, len(columns))
+            return _EncoderCall(encoder, tokens, len(columns), chunks)
+
+        if self.key_encoder is not None:
+            return [call(self.encoder, columns[:1]), call(self.key_encoder, columns[1:])]
+        if self.views.fixed_dropout_mask:
+            return [call(self.encoder, columns[:1]), call(self.encoder, columns[1:])]
+        return [call(self.encoder, columns)]
+
+    def _recomputed_chunks(self, inputs: Batch, views: int) -> int | None:
+        """Into how many chunks a cached encoder cuts these views: on all ranks as many.
+
+        A rank's own rows do not matter, because under ZeRO-3 all make the same calls.
+        """
+        if self.memory.encoder_chunk is None:
+            return None
+        world = dist.get_world_size(self.group) if dist.is_initialized() else 1
+        most_rows = -(-inputs.global_rows // world)
+        chunks = -(-most_rows * views // self.memory.encoder_chunk)
+        return max(self.encoder.length_buckets, chunks)
+
+    def _encode(self, call: _EncoderCall) -> Tensor:
+        """Vectors `[b, views, D]`."""
+        device = call.encoder.backbone.device
+        devices = [device] if device.type == "cuda" else []
         # Put back afterwards, the generators give the next call the same dropout mask.
         with torch.random.fork_rng(devices=devices, enabled=self.views.fixed_dropout_mask):
-            vectors_nD: Tensor = encoder(RaggedTokens.concatenate(columns))
-        views_VbD: Tensor = vectors_nD.unflatten(0, (len(columns), len(columns[0])))
+            vectors_nD: Tensor = call.encoder(call.tokens, recomputed_chunks=call.chunks)
+        views_VbD: Tensor = vectors_nD.unflatten(0, (call.views, -1))
         return views_VbD.transpose(0, 1)
 
-    def _masked(self, inputs: Batch) -> MaskedTokens | None:
+    def _masked(self, term: MaskedLanguageTerm, inputs: Batch) -> MaskedTokens:
         """Corrupted copies of all columns for the masked-language-model term."""
-        if self.masked_language is None:
-            return None
         return MaskedTokens.concatenate(
             [
-                self.masked_language.mask(
-                    column, epoch=inputs.epoch, row_ids_n=inputs.row_ids_b, view=view
-                )
+                term.mask(column, epoch=inputs.epoch, row_ids_n=inputs.row_ids_b, view=view)
                 for view, column in enumerate(inputs.columns)
             ]
         )
@@ -174,6 +213,7 @@ def build_task(
     views: ViewsConfig,
     *,
     seed: int,
+    memory: MemoryConfig | None = None,
     autocast_dtype: torch.dtype | None = None,
 ) -> ContrastiveTask:
     """The task of these settings, on the CPU, from the checkpoint that `encoder` names.
@@ -195,5 +235,6 @@ def build_task(
             SentenceEncoder.from_config(encoder, seed=seed + 1) if views.encoders == 2 else None
         ),
         masked_language=term,
+        memory=memory,
         autocast_dtype=autocast_dtype,
     )

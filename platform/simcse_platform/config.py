@@ -11,7 +11,14 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, Settings, ViewsConfig
+from simcse.config import (
+    EncoderConfig,
+    MemoryConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    Settings,
+    ViewsConfig,
+)
 from simcse.errors import UsageError
 
 
@@ -106,6 +113,7 @@ class TrainRun(Settings):
     data: DataConfig = DataConfig()
     dev: DevConfig = DevConfig()
     scale: ScaleConfig = ScaleConfig()
+    memory: MemoryConfig = MemoryConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
     global_batch_size: int = Field(default=64, ge=2)

@@ -37,7 +37,7 @@ CORPUS_FILE = "corpus.sha256"
 SPOOL_FILE = "tracking.jsonl"
 # What may differ between a run and its continuation: it changes where and how fast, not what.
 _RECORDING = ("tracking.", "checkpoint.")
-_PLACEMENT = ("scale.",)
+_PLACEMENT = ("scale.", "memory.")
 _BINDING_ANYWAY = "scale.precision"
 
 Watch = Callable[[int], AbstractContextManager[Show]]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simcse.batch import Batch
-from simcse.config import EncoderConfig, ObjectiveConfig, ViewsConfig
+from simcse.config import EncoderConfig, MemoryConfig, ObjectiveConfig, ViewsConfig
 from simcse.objective import ContrastiveTask, build_task
 from simcse.tokens import RaggedTokens
 from simcse_platform.config import ScaleConfig, TrainRun
@@ -32,6 +32,9 @@ GLOBAL_ROWS = 7
 ROWS = (5, 2)
 RATE = 1e-2
 STAGES = (0, 1, 2, 3)
+Case = tuple[str, int, bool]
+"""Options, ZeRO stage, whether cached and tiled."""
+CACHED_AND_TILED = MemoryConfig(encoder_chunk=2, loss_tile=3)
 OPTIONS: dict[str, tuple[int, ObjectiveConfig, ViewsConfig]] = {
     "everything": (
         4,
@@ -54,9 +57,14 @@ OPTIONS: dict[str, tuple[int, ObjectiveConfig, ViewsConfig]] = {
 """Columns of the batches and the settings."""
 
 
-def new_task(folder: Path, objective: ObjectiveConfig, views: ViewsConfig) -> ContrastiveTask:
+def new_task(
+    folder: Path,
+    objective: ObjectiveConfig,
+    views: ViewsConfig,
+    memory: MemoryConfig | None = None,
+) -> ContrastiveTask:
     config = EncoderConfig(model=str(folder), dropout=0.0, length_buckets=2)
-    return build_task(config, objective, views, seed=1)
+    return build_task(config, objective, views, seed=1, memory=memory)
 
 
 def rows_of(step: int, columns: int, first: int, stop: int) -> Batch:
@@ -110,27 +118,27 @@ def build(
 
 
 def measure(rank: int, world: int, folder: Path, results: Path) -> None:
-    """Largest difference from one process by options and stage, in one process group."""
-    found: dict[tuple[str, int], float] = {}
+    """Largest difference from one process, by `Case`, in one process group."""
+    found: dict[Case, float] = {}
     first = sum(ROWS[:rank])
-    for options, stage in product(OPTIONS, STAGES):
+    for options, stage, memory in product(OPTIONS, STAGES, (None, CACHED_AND_TILED)):
         columns, objective, views = OPTIONS[options]
         want = torch.load(results / f"{options}.pt")
-        engine = build(new_task(folder, objective, views), stage)
+        engine = build(new_task(folder, objective, views, memory), stage)
         for step in range(STEPS):
             output = engine(rows_of(step, columns, first, first + ROWS[rank]))
             engine.backward(output.loss)
             engine.step(RATE)
         got = dict(engine.weights())
         assert got.keys() == want.keys()
-        found[options, stage] = max((got[n] - want[n]).abs().max().item() for n in want)
+        found[options, stage, memory is not None] = max(
+            (got[n] - want[n]).abs().max().item() for n in want
+        )
     torch.save(found, results / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
-def differences(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[dict[tuple[str, int], float]]:
+def differences(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Case, float]]:
     """What `measure` found on each of two ranks."""
     folder = tmp_path_factory.mktemp("options")
     model = save_masked_language_model(folder / "bert", "bert")
@@ -153,11 +161,12 @@ def test_the_reference_moves_every_kind_of_parameter(tmp_path: Path, options: st
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("recomputed", [False, True], ids=["direct and full", "cached and tiled"])
 def test_options_under_an_engine_equal_one_process(
-    differences: list[dict[tuple[str, int], float]], options: str, stage: int
+    differences: list[dict[Case, float]], recomputed: bool, options: str, stage: int
 ) -> None:
     for on_rank in differences:
-        assert on_rank[options, stage] < 1e-6
+        assert on_rank[options, stage, recomputed] < 1e-6
 
 
 def check_continues(rank: int, world: int, model: Path, run: Path) -> None:

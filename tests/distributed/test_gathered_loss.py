@@ -5,6 +5,7 @@ b: rows on a rank, B: rows on all ranks, C: keys a row, V = 1 + C: vectors a row
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -72,13 +73,11 @@ def difference_from_one_process(
 
     own_bVD = own_rows(views_BVD.detach(), rows, rank).requires_grad_()
     if variant == "gather without gradient":
-        keys_BKD, first = gather_rows(own_bVD[:, 1:].detach())
+        keys_BCD, first = gather_rows(own_bVD[:, 1:].detach())
         own_end = first + len(own_bVD)
-        keys_BKD = torch.cat([keys_BKD[:first], own_bVD[:, 1:], keys_BKD[own_end:]])
-        own_bC = first + torch.arange(len(own_bVD))[:, None] + sum(rows) * torch.arange(views - 1)
-        losses_b, _ = contrastive_losses(
-            own_bVD[:, 0], keys_BKD.transpose(0, 1).flatten(0, 1), own_bC, objective
-        )
+        keys_BCD = torch.cat([keys_BCD[:first], own_bVD[:, 1:], keys_BCD[own_end:]])
+        own_b = first + torch.arange(len(own_bVD))
+        losses_b, _ = contrastive_losses(own_bVD[:, 0], keys_BCD, own_b, objective)
         loss = losses_b.sum() * world / sum(rows)
     else:
         loss, _ = gathered_contrastive_loss(
@@ -86,6 +85,7 @@ def difference_from_one_process(
             objective,
             global_rows=sum(rows),
             hashes_bV=None if hashes_BV is None else own_rows(hashes_BV, rows, rank),
+            tile=2 if variant == "tiled" else None,
         )
     if variant == "scaled by 1 / W":
         loss = loss / world
@@ -105,10 +105,10 @@ def difference_from_one_process(
 
 
 def check_equal(rank: int, world: int) -> None:
-    for case in all_cases(world):
-        loss_error, gradient_error = difference_from_one_process(rank, world, case, "ours")
-        assert loss_error < 1e-10, (case, loss_error)
-        assert gradient_error < 1e-10, (case, gradient_error)
+    for case, variant in product(all_cases(world), ("full", "tiled")):
+        loss_error, gradient_error = difference_from_one_process(rank, world, case, variant)
+        assert loss_error < 1e-10, (case, variant, loss_error)
+        assert gradient_error < 1e-10, (case, variant, gradient_error)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

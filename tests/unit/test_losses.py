@@ -42,14 +42,17 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 @pytest.mark.parametrize("hard_negatives", [0, 1, 3])
 @pytest.mark.parametrize("masked", [False, True], ids=["all keys", "false negatives masked"])
+@pytest.mark.parametrize("tile", [None, 1, 4, 100])
 def test_loss_and_gradient_are_those_written_out_row_by_row(
-    options: dict[str, object], hard_negatives: int, masked: bool
+    options: dict[str, object], hard_negatives: int, masked: bool, tile: int | None
 ) -> None:
     objective = ObjectiveConfig.model_validate({"temperature": 0.3, **options})
     views = 1 + objective.positives + hard_negatives
     views_bVD = make_views(views).requires_grad_()
     hashes_bV = make_texts(views) if masked else None
-    loss, _ = gathered_contrastive_loss(views_bVD, objective, global_rows=ROWS, hashes_bV=hashes_bV)
+    loss, _ = gathered_contrastive_loss(
+        views_bVD, objective, global_rows=ROWS, hashes_bV=hashes_bV, tile=tile
+    )
     [got] = torch.autograd.grad(loss, views_bVD)
     want_loss = row_by_row_loss(views_bVD, objective, hashes_bV)
     [want] = torch.autograd.grad(want_loss, views_bVD)
@@ -136,11 +139,9 @@ def test_the_length_of_vectors_does_not_matter_to_cosine_and_does_to_the_dot_pro
 
 def test_half_precision_vectors_get_a_float32_loss() -> None:
     anchors_bD = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    own_bC = torch.arange(4)[:, None]
-    losses_b, _ = contrastive_losses(anchors_bD, anchors_bD, own_bC, ObjectiveConfig())
-    want_b, _ = contrastive_losses(
-        anchors_bD.float(), anchors_bD.float(), own_bC, ObjectiveConfig()
-    )
+    keys_BCD, own_b = anchors_bD[:, None], torch.arange(4)
+    losses_b, _ = contrastive_losses(anchors_bD, keys_BCD, own_b, ObjectiveConfig())
+    want_b, _ = contrastive_losses(anchors_bD.float(), keys_BCD.float(), own_b, ObjectiveConfig())
     assert losses_b.dtype == torch.float32
     assert losses_b.equal(want_b)
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM
 from simcse.backbone import load_masked_language_model
 from simcse.encoder import SentenceEncoder
 from simcse.errors import ModelError
-from simcse.masked_language import MaskedLanguageTerm, MaskedTokens
+from simcse.masked_language import NO_TARGET, MaskedLanguageTerm, MaskedTokens
 from simcse.positional import uniforms
 from simcse.substitution import TokenSubstitution
 from simcse.tokenizer import load_tokenizer
@@ -68,8 +68,9 @@ def test_tokens_are_masked_one_by_one_as_bert_masks_them(folder: Path) -> None:
             want.append(token)
         first += length
     assert masked.tokens.ids_T.tolist() == want
-    assert masked.places_k.tolist() == places
-    assert masked.targets_k.tolist() == targets
+    targets_T = masked.targets.ids_T
+    assert (targets_T != NO_TARGET).nonzero()[:, 0].tolist() == places
+    assert targets_T[places].tolist() == targets
     hidden = sum(want[place] == encoder.tokenizer.mask_token_id for place in places)
     assert 0.7 < hidden / len(places) < 0.9
     assert 0.2 < len(places) / (len(want) - 2 * len(TEXTS)) < 0.4
@@ -95,8 +96,7 @@ def test_the_term_is_the_mean_cross_entropy_of_the_architectures_own_model(folde
     ids_nL, mask_nL = masked.tokens.padded(0)
     labels_nL = torch.full_like(ids_nL, -100)
     original_nL, _ = tokens.padded(0)
-    predicted_T = torch.zeros(len(tokens.ids_T), dtype=torch.bool)
-    predicted_T[masked.places_k] = True
+    predicted_T = masked.targets.ids_T != NO_TARGET
     chosen_nL = torch.zeros_like(mask_nL, dtype=torch.bool)
     chosen_nL[mask_nL.bool()] = predicted_T
     labels_nL[chosen_nL] = original_nL[chosen_nL]

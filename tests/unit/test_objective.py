@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simcse import losses
 from simcse.batch import Batch
-from simcse.config import EncoderConfig, ObjectiveConfig
+from simcse.config import EncoderConfig, MemoryConfig, ObjectiveConfig
 from simcse.encoder import SentenceEncoder
 from simcse.objective import ContrastiveTask, TaskOutput
 from simcse.tokens import RaggedTokens
@@ -148,13 +148,17 @@ def test_autocast_to_bf16_reaches_the_encoder_and_leaves_the_loss_in_float32(
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in task.parameters())
 
 
+def add_rows_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gathered(rows_b: Tensor, group: object) -> tuple[Tensor, int]:
+        return torch.cat([rows_b, torch.ones(5, *rows_b.shape[1:])]), 0
+
+    monkeypatch.setattr(losses, "gather_rows", gathered)
+
+
 def test_a_rank_without_rows_has_loss_zero_and_a_gradient_everywhere(
     tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others_BKD = torch.randn(5, 1, 32)
-    monkeypatch.setattr(
-        losses, "gather_rows", lambda rows_b, group: (torch.cat([rows_b, others_BKD]), 0)
-    )
+    add_rows_of_another_rank(monkeypatch)
     task = make_task(tiny_encoder)
     batch = make_batch(task, 2, rows=0)
     output = run(task, batch)
@@ -173,3 +177,53 @@ def test_tokens_pass_through_to_their_vectors(tiny_encoder: Path) -> None:
     vectors_nD = task(tokens)
     assert isinstance(vectors_nD, Tensor)
     assert vectors_nD.equal(task.encoder(tokens))
+
+
+def test_a_cached_encoder_is_the_direct_one_bit_for_bit_under_dropout(tiny_encoder: Path) -> None:
+    task = make_task(tiny_encoder, dropout=0.1)
+    batch = make_batch(task, 3)
+
+    def loss_and_gradient() -> list[Tensor]:
+        task.zero_grad()
+        torch.manual_seed(3)
+        loss = run(task, batch).loss
+        loss.backward()
+        return [loss, *(parameter.grad for parameter in task.parameters())]
+
+    direct = loss_and_gradient()
+    # Five rows of three views in chunks of five are three chunks, as many as there are buckets.
+    task.memory = MemoryConfig(encoder_chunk=5)
+    for cached, want in zip(loss_and_gradient(), direct, strict=True):
+        assert cached.equal(want)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_cached_encoder_is_called_as_often_however_few_rows_a_rank_has(
+    tiny_encoder: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(tiny_encoder)
+    task.memory = MemoryConfig(encoder_chunk=2)
+    sizes = []
+    encode = SentenceEncoder._encode
+
+    def watched(encoder: SentenceEncoder, tokens: RaggedTokens) -> Tensor:
+        sizes.append(len(tokens))
+        return encode(encoder, tokens)
+
+    add_rows_of_another_rank(monkeypatch)
+    monkeypatch.setattr(SentenceEncoder, "_encode", watched)
+    output = run(task, make_batch(task, 3, rows))
+    forward = list(sizes)
+    assert len(forward) == 8  # of 15 sentences two at a time
+    assert max(forward) <= 2
+    assert sum(forward) == 3 * rows
+    output.loss.backward()
+    assert sorted(sizes[8:]) == sorted(forward)
+
+
+def test_a_cached_encoder_counts_the_positions_of_its_own_chunks(tiny_encoder: Path) -> None:
+    task = make_task(tiny_encoder)
+    batch = make_batch(task, 2)
+    task.memory = MemoryConfig(encoder_chunk=1)
+    output = run(task, batch)
+    assert output.positions == output.tokens == sum(int(c.lengths_n.sum()) for c in batch.columns)

@@ -13,6 +13,7 @@ import torch
 
 from simcse.batch import Batch
 from simcse.config import EncoderConfig, ObjectiveConfig, OptimConfig, ViewsConfig
+from simcse.masked_language import NO_TARGET
 from simcse.objective import ContrastiveTask, TaskOutput, build_task
 from simcse.optim import build_optimizer
 from simcse.tokens import RaggedTokens
@@ -67,9 +68,7 @@ def test_under_the_fixed_mask_both_views_are_equal_bit_for_bit_and_else_they_dif
     batch = make_batch(fixed, 1)
     assert run(fixed, batch).squared_distance.item() == 0.0
     torch.manual_seed(7)
-    twice = [
-        fixed._encode(encoder, part) for encoder, part in fixed._encoder_calls(batch.columns * 2)
-    ]
+    twice = [fixed._encode(call) for call in fixed._encoder_calls(batch, batch.columns * 2)]
     assert twice[0].equal(twice[1])
     torch.manual_seed(8)
     assert not twice[0].equal(fixed.encoder(batch.columns[0])[:, None])
@@ -157,10 +156,10 @@ def test_the_masked_language_term_is_added_with_its_weight(folder: Path) -> None
     total, count = 0.0, 0
     for part in masked:
         states_TD = task.encoder.token_states(part.tokens)
-        logits_kV = term.head(states_TD[part.places_k])
-        for logits_V, target in zip(logits_kV, part.targets_k, strict=True):
-            total += (torch.logsumexp(logits_V, dim=0) - logits_V[target]).item()
-            count += 1
+        for logits_V, target in zip(term.head(states_TD), part.targets.ids_T, strict=True):
+            if target != NO_TARGET:
+                total += (torch.logsumexp(logits_V, dim=0) - logits_V[target]).item()
+                count += 1
     assert output.parts["masked_language_loss"].item() == pytest.approx(total / count, abs=1e-10)
     assert output.loss.item() == pytest.approx(plain.loss.item() + 0.3 * total / count, abs=1e-10)
     assert output.tokens == 2 * plain.tokens

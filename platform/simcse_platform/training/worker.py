@@ -191,6 +191,7 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
         run.objective,
         run.views,
         seed=run.seed,
+        memory=run.memory,
         autocast_dtype=torch.bfloat16 if scale.precision == "bf16" else None,
     ).to(ray.train.torch.get_device())
     loaded = None
