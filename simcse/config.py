@@ -179,3 +179,9 @@ class OptimConfig(Settings):
     """Share of all steps over which the learning rate rises linearly from zero."""
     max_gradient_norm: float = Field(default=1.0, ge=0)
     """Global gradient norm above which gradients are scaled down; 0 turns clipping off."""
+    accumulated_batches: int = Field(default=1, ge=1)
+    """Global batches whose mean gradient is one update; they share no negatives. For more negatives
+    raise the batch, and bound the memory by `memory.encoder_chunk`."""
+    max_skipped_updates: int = Field(default=3, ge=0)
+    """Updates in a row that may be skipped because their gradient is not finite; one more stops the
+    run."""

@@ -58,6 +58,10 @@ class DevConfig(Settings):
     """Steps between two evaluations; the original's scripts use 125."""
     patience: int | None = Field(default=None, ge=1)
     """Evaluations without a better score after which training stops; null never stops early."""
+    lowest_score: float | None = None
+    """Mean dev score under which the encoder has collapsed and the run stops; null never does."""
+    highest_uniformity: float | None = None
+    """Uniformity above which it has (0: all vectors are the same, section 7); null never stops."""
 
 
 class ScaleConfig(Settings):
@@ -133,6 +137,13 @@ class TrainRun(Settings):
                 f"{self.scale.num_workers}: every worker needs a row, so raise the batch or use "
                 "fewer workers"
             )
+        together = self.optim.accumulated_batches
+        for name, every in (("dev", self.dev.every), ("checkpoint", self.checkpoint.every)):
+            if every % together:
+                raise ValueError(
+                    f"{name}.every is {every}, but optim.accumulated_batches is {together}: an "
+                    f"update ends only after as many, so make {name}.every a multiple of it"
+                )
         if self.scale.offload and self.scale.zero_stage == 0:
             raise ValueError("scale.offload needs scale.zero_stage 1, 2 or 3")
         return self

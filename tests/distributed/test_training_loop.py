@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 
+from simcse.batch import Batch
+from simcse.objective import TaskOutput
+from simcse.optim import build_optimizer
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import TrainingError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.dev import DevEvaluation
-from simcse_platform.training.engine import Engine, rank_and_world
-from simcse_platform.training.zero import ZeroEngine
+from simcse_platform.training.engine import Engine, rank_and_world, set_learning_rate
+from simcse_platform.training.engines import build_engine
 from support.ranks import run_on_ranks
-from support.training import TIMES, Recorder, ddp_engine, make_batches, make_task
+from support.training import TIMES, Recorder, make_batches, make_task
 
 STEPS = 6
 LAST = "checkpoint-00000006-only"
 STAGES = (0, 1, 2, 3)
+Weights = dict[str, Tensor]
 
 
-def settings(folder: Path, stage: int = 0) -> TrainRun:
+def settings(folder: Path, stage: int = 0, **optim: int) -> TrainRun:
     return TrainRun.model_validate(
         {
             "encoder": {"model": str(folder), "dropout": 0.0, "length_buckets": 2},
-            "optim": {"learning_rate": 1e-3, "weight_decay": 0.01, "eps": 1e-3},
+            "optim": {"learning_rate": 1e-3, "weight_decay": 0.01, "eps": 1e-3, **optim},
             "scale": {"zero_stage": stage, "persistence_threshold": 0},
             "checkpoint": {"every": 4},
+            "dev": {"every": 4},
             "tracking": {"log_every": 1},
             "global_batch_size": 7,
         }
@@ -41,10 +49,7 @@ def build(run: TrainRun, poison: float = 0.0) -> Engine:
     task = make_task(run)
     with torch.no_grad():
         task.encoder.backbone.get_parameter("encoder.layer.1.output.dense.bias")[3] += poison
-    engine = ddp_engine(task, run)
-    if not run.scale.zero_stage:
-        return engine
-    return ZeroEngine(task, engine._optimizer, run.scale, max_gradient_norm=1.0)
+    return build_engine(task, run)
 
 
 def train(
@@ -96,9 +101,77 @@ def check_loops(
 
 def check_gradients_that_are_not_finite(rank: int, world: int, model: Path, folder: Path) -> None:
     for stage in STAGES:
-        engine = build(settings(model, stage), poison=math.nan)
-        with pytest.raises(TrainingError, match=r"the gradient norm of step 0 is (nan|inf): lower"):
-            train(settings(model, stage), engine, folder)
+        run = settings(model, stage, max_skipped_updates=1)
+        with pytest.raises(
+            TrainingError, match=r"the gradient of step 1 is not finite, for the 2\. "
+        ):
+            train(run, build(run, poison=math.nan), folder)
+
+
+class PoisonedLoss:
+    """An engine one of whose losses is not a number, on one rank."""
+
+    def __init__(self, engine: Engine, *, call: int) -> None:
+        self._engine = engine
+        self._calls_left = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def __call__(self, batch: Batch) -> TaskOutput:
+        return self._engine(batch)
+
+    def backward(self, loss: Tensor) -> None:
+        hit = self._calls_left == 0 and rank_and_world()[0] == 0
+        self._calls_left -= 1
+        self._engine.backward(loss * math.nan if hit else loss)
+
+
+def accumulating_settings(model: Path, stage: int = 0) -> TrainRun:
+    """Updates of four batches and of the two that are left."""
+    return settings(model, stage, accumulated_batches=4)
+
+
+def check_accumulation(rank: int, world: int, model: Path, folder: Path, want: Weights) -> None:
+    for stage in STAGES:
+        run = accumulating_settings(model, stage)
+        engine = build(run)
+        _, progress = train(run, engine, folder / f"accumulate-{stage}")
+        assert progress.skipped_updates == 0
+        got = dict(engine.weights())
+        assert got.keys() == want.keys()
+        for name, weight in got.items():
+            torch.testing.assert_close(weight, want[name], rtol=0, atol=1e-6, msg=f"{stage} {name}")
+
+
+def check_skipping(rank: int, world: int, model: Path, folder: Path, want: Weights) -> None:
+    for stage in STAGES:
+        run = settings(model, stage)
+        engine = build(run)
+        poisoned = cast(Engine, PoisonedLoss(engine, call=2))
+        _, progress = train(run, poisoned, folder / f"skip-{stage}")
+        assert (progress.step, progress.skipped_updates) == (STEPS, 1)
+        assert progress.rows == 7 * (STEPS - 1)
+        got = dict(engine.weights())
+        for name, weight in got.items():
+            torch.testing.assert_close(weight, want[name], rtol=0, atol=1e-6, msg=f"{stage} {name}")
+
+
+def plain_updates(
+    run: TrainRun, groups: Sequence[Sequence[int]], rates: Sequence[float]
+) -> Weights:
+    """One process, plain torch: an update by the mean loss of each group of global batches."""
+    task = make_task(run).train()
+    optimizer = build_optimizer(task, run.optim)
+    batches = list(make_batches(run, range(STEPS), columns=3))
+    for group, rate in zip(groups, rates, strict=True):
+        loss = torch.stack([task(batches[step]).loss for step in group]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in task.named_parameters()}
 
 
 def check_all(
@@ -106,6 +179,23 @@ def check_all(
 ) -> None:
     check_loops(rank, world, model, folder, want)
     check_gradients_that_are_not_finite(rank, world, model, folder / "broken")
+
+
+def check_updates(
+    rank: int, world: int, model: Path, folder: Path, accumulated: Weights, skipped: Weights
+) -> None:
+    check_accumulation(rank, world, model, folder, accumulated)
+    check_skipping(rank, world, model, folder, skipped)
+
+
+def test_updates_of_several_batches_and_skipped_ones_under_every_engine(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    run = accumulating_settings(tiny_encoder)
+    accumulated = plain_updates(run, [range(4), range(4, 6)], rates=[1e-3, 5e-4])
+    rates = [1e-3 * (STEPS - step) / STEPS for step in (0, 1, 3, 4, 5)]
+    skipped = plain_updates(settings(tiny_encoder), [[0], [1], [3], [4], [5]], rates)
+    run_on_ranks(check_updates, 2, tmp_path, tiny_encoder, tmp_path, accumulated, skipped)
 
 
 def test_two_processes_under_every_engine_record_what_one_records(

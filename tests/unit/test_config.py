@@ -109,7 +109,8 @@ def test_values_that_do_not_go_together_are_refused(assignments: list[str], mess
         ("zzz=1", "there is no setting zzz"),
         (
             "dev=1",
-            "dev is a section: name one of tasks, data, every, patience in it",
+            "dev is a section: name one of tasks, data, every, patience, lowest_score, "
+            "highest_uniformity in it",
         ),
         ("dev.every", "'dev.every' is no assignment: write section.field=value"),
         ("=3", "'=3' is no assignment: write section.field=value"),

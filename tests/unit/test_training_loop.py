@@ -268,16 +268,50 @@ def poisoned(run: TrainRun, value: float) -> DdpEngine:
     return ddp_engine(task, run)
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run(tiny_encoder: Path, tmp_path: Path) -> None:
-    run, reporter = settings(tiny_encoder, checkpoint={"every": 1}), Recorder(tmp_path)
+def test_gradients_that_stay_not_finite_end_the_run(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = settings(tiny_encoder, optim={"max_skipped_updates": 2}, checkpoint={"every": 100})
+    reporter = Recorder(tmp_path)
     with pytest.raises(
         TrainingError,
-        match=r"^the gradient norm of step 0 is nan: lower optim.learning_rate or raise "
-        r"objective.temperature; the best model so far is kept$",
+        match=r"^the gradient of step 2 is not finite, for the 3. update in a row: lower "
+        r"optim.learning_rate or raise objective.temperature; the best model so far is kept$",
     ):
         train(run, reporter, total_steps=4, engine=poisoned(run, math.nan))
     assert reporter.checkpoints == []
-    assert reporter.logged == []
+    assert reporter.series("loss") == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "scores", "message"),
+    [
+        ({"lowest_score": 20}, [30.0, 25.0, 19.5], "dev score is 19.50, below dev.lowest_score=20"),
+        ({"highest_uniformity": -1.5}, [30.0], r"uniformity is -1.000, above .*uniformity=-1.5"),
+    ],
+)
+def test_a_collapsed_encoder_stops_the_run_and_leaves_the_best_model(
+    tiny_encoder: Path,
+    tmp_path: Path,
+    limits: dict[str, float],
+    scores: list[float],
+    message: str,
+) -> None:
+    run, reporter = settings(tiny_encoder, dev={"every": 2, **limits}), Recorder(tmp_path)
+    step = 2 * (len(scores) - 1)
+    with pytest.raises(
+        TrainingError, match=f"the encoder has collapsed at step {step}: .*{message}"
+    ):
+        train(run, reporter, total_steps=8, dev=ScriptedDev(scores))
+    assert list(reporter.series("dev_scripted").values()) == scores
+    assert reporter.times_best_was_saved == (1 if len(scores) > 1 else 0)
+
+
+def test_evaluations_and_checkpoints_come_between_updates(tiny_encoder: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"dev.every is 125, but optim.accumulated_batches is 2.*a multiple of it"
+    ):
+        settings(tiny_encoder, optim={"accumulated_batches": 2})
+    with pytest.raises(ValueError, match=r"checkpoint\.every is 125, but"):
+        settings(tiny_encoder, optim={"accumulated_batches": 2}, dev={"every": 4})
 
 
 class StoppedError(Exception):

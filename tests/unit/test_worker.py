@@ -44,6 +44,7 @@ def test_the_summary_holds_rates_and_the_last_step_where_there_was_no_dev_set() 
         "rows_per_s": 160.0,
         "tokens_per_s": 1600.0,
         "padding_efficiency": 0.8,
+        "skipped_updates": 0,
         "data_stall_share": 0.25,
         "peak_rss_mb": 512.0,
         "dev_before": {},

@@ -47,7 +47,9 @@ class Progress(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: int = 0
-    """Optimiser steps taken, which is also the next step's number."""
+    """Global batches trained on, which is also the next one's number."""
+    skipped_updates: int = 0
+    """Updates left out because their gradient was not finite."""
     rows: int = 0
     tokens: int = 0
     positions: int = 0

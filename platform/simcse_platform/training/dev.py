@@ -42,6 +42,10 @@ class DevScores(NamedTuple):
         """The score by which the best model is chosen."""
         return fmean(self.headlines.values())
 
+    @property
+    def uniformity(self) -> float:
+        return self.geometry["dev_uniformity"]
+
 
 class DevEvaluation:
     """Scores an engine's encoder on dev sets; sentences are tokenised once, at the start.

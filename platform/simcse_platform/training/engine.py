@@ -24,7 +24,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Engine(Protocol):
     """Data-parallel training of a `ContrastiveTask`.
 
-    Each step is one call, one `backward` and one `step`, on every rank.
+    An update is one call and one `backward` for each of its batches, then one `step`, on every
+    rank.
     """
 
     task: ContrastiveTask
@@ -33,10 +34,13 @@ class Engine(Protocol):
         """The task's forward, in training mode."""
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the mean of `loss` over ranks."""
+        """Add the gradient of the mean of `loss` over ranks to what is there."""
 
     def step(self, learning_rate: float) -> float:
-        """Clip, update and clear; returns the gradient norm before clipping."""
+        """Clip, update and clear; returns the gradient norm before clipping.
+
+        One that is not finite means that nothing was updated.
+        """
 
     def embed(self, tokens: RaggedTokens) -> Tensor:
         """Vectors `[n, D]` in evaluation mode, without gradient. Collective under ZeRO-3."""
@@ -75,8 +79,9 @@ class DdpEngine:
         norm = nn.utils.clip_grad_norm_(
             self.task.parameters(), self._max_gradient_norm or float("inf")
         )
-        set_learning_rate(self._optimizer, learning_rate)
-        self._optimizer.step()
+        if norm.isfinite():
+            set_learning_rate(self._optimizer, learning_rate)
+            self._optimizer.step()
         self._optimizer.zero_grad()
         return float(norm)
 

@@ -13,14 +13,16 @@ from typing import Protocol
 import numpy as np
 import torch
 from pydantic import JsonValue
+from torch import Tensor
 
 from simcse.batch import Batch
+from simcse.config import OptimConfig
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import TrainingError
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
-from simcse_platform.training.dev import DevEvaluation
+from simcse_platform.training.dev import DevEvaluation, DevScores
 from simcse_platform.training.engine import Engine, rank_and_world
 from simcse_platform.training.meter import Meter
 
@@ -54,10 +56,11 @@ def train(
 
     `batches` starts at step `progress.step`. Dropout is seeded by position, (seed, step, rank), so
     a run continued from a checkpoint is the run that was never stopped.
-    Raises `TrainingError` when the gradient is no longer finite.
+    Raises `TrainingError` when gradients are no longer finite or the encoder has collapsed.
     """
     keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
     meter = Meter(positives=run.objective.positives)
+    updates = _Updates(engine, run.optim, total_steps)
     rank, _ = rank_and_world()
     if dev and progress.step == 0:
         progress.dev_before = keeper.evaluate(progress)
@@ -67,17 +70,14 @@ def train(
         waited = time.perf_counter() - start
 
         torch.manual_seed(_position_seed(run.seed, batch.step, rank))
-        rate = learning_rate(batch.step, total_steps, run.optim)
         output = engine(batch)
-        engine.backward(output.loss)
-        norm = engine.step(rate)
-        if not math.isfinite(norm):
-            raise TrainingError(
-                f"the gradient norm of step {batch.step} is {norm}: lower optim.learning_rate or "
-                "raise objective.temperature; the best model so far is kept"
-            )
+        norm = updates.add(batch.step, output.loss)
         progress.step += 1
-        meter.add(batch, output, norm, waited=waited, seconds=time.perf_counter() - start)
+        if norm is not None and not math.isfinite(norm):
+            progress.skipped_updates += 1
+        else:
+            seconds = time.perf_counter() - start
+            meter.add(batch, output, norm, waited=waited, seconds=seconds)
 
         ends = progress.step == total_steps
         if dev and (ends or progress.step % run.dev.every == 0):
@@ -87,12 +87,51 @@ def train(
         # A checkpoint holds the sums up to its step, so reading them there makes a record too.
         if saves or progress.step % run.tracking.log_every == 0:
             measured = meter.read(progress)
-            keeper.log(progress, {**measured, "learning_rate": rate})
+            keeper.log(progress, {**measured, "learning_rate": updates.learning_rate})
         if saves:
             keeper.save_checkpoint(progress)
     if not dev:
         keeper.save_best(progress)
     return progress
+
+
+class _Updates:
+    """Optimiser updates, each by the mean gradient of `accumulated_batches` global batches.
+
+    The last of a run may be of fewer. The learning rate is that of the update, not of the batch.
+    """
+
+    def __init__(self, engine: Engine, config: OptimConfig, total_steps: int) -> None:
+        self._engine = engine
+        self._config = config
+        self._total_steps = total_steps
+        self._skipped_in_a_row = 0
+        self.learning_rate = config.learning_rate
+        """Of the update that was made last."""
+
+    def add(self, step: int, loss: Tensor) -> float | None:
+        """Add a batch's gradient, and update if it is the last of its update.
+
+        Returns the gradient's norm before clipping if it was; one that is not finite means that the
+        update was skipped. Raises `TrainingError` after more of those in a row than are allowed.
+        """
+        size = self._config.accumulated_batches
+        number, place = divmod(step, size)
+        batches = min(size, self._total_steps - number * size)
+        self._engine.backward(loss / batches)
+        if place + 1 < batches:
+            return None
+        total_updates = -(-self._total_steps // size)
+        self.learning_rate = learning_rate(number, total_updates, self._config)
+        norm = self._engine.step(self.learning_rate)
+        self._skipped_in_a_row = 0 if math.isfinite(norm) else self._skipped_in_a_row + 1
+        if self._skipped_in_a_row > self._config.max_skipped_updates:
+            raise TrainingError(
+                f"the gradient of step {step} is not finite, for the {self._skipped_in_a_row}. "
+                "update in a row: lower optim.learning_rate or raise objective.temperature; the "
+                "best model so far is kept"
+            )
+        return norm
 
 
 @dataclass(frozen=True)
@@ -114,6 +153,7 @@ class _Keeper:
         """Score the dev sets, and keep the model if none before was better. Collective."""
         found = self.dev.score(self.engine)
         self.log(progress, {**found.headlines, **found.geometry})
+        self._refuse_collapse(progress, found)
         if progress.best is None or found.mean > progress.best.score:
             progress.best = Best(step=progress.step, score=found.mean, scores=found.headlines)
             progress.evaluations_without_gain = 0
@@ -121,6 +161,20 @@ class _Keeper:
         else:
             progress.evaluations_without_gain += 1
         return found.headlines
+
+    def _refuse_collapse(self, progress: Progress, found: DevScores) -> None:
+        lowest, highest = self.run.dev.lowest_score, self.run.dev.highest_uniformity
+        if lowest is not None and found.mean < lowest:
+            what = f"its dev score is {found.mean:.2f}, below dev.lowest_score={lowest:g}"
+        elif highest is not None and found.uniformity > highest:
+            what = f"uniformity is {found.uniformity:.3f}, above dev.highest_uniformity={highest:g}"
+        else:
+            return
+        raise TrainingError(
+            f"the encoder has collapsed at step {progress.step}: {what}; lower "
+            "optim.learning_rate, or see whether objective and data fit; the best model so far is "
+            "kept"
+        )
 
     def out_of_patience(self, progress: Progress) -> bool:
         patience = self.run.dev.patience

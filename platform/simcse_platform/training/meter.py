@@ -19,18 +19,23 @@ class Meter:
         self._clear()
 
     def _clear(self) -> None:
-        self._steps = self._global_rows = self._keys = 0
+        self._steps = self._updates = self._global_rows = self._keys = 0
         self._norm = self._waited = self._seconds = 0.0
         self._outputs: list[TaskOutput] = []
 
     def add(
-        self, batch: Batch, output: TaskOutput, norm: float, *, waited: float, seconds: float
+        self, batch: Batch, output: TaskOutput, norm: float | None, *, waited: float, seconds: float
     ) -> None:
-        """One step that took `seconds`, `waited` of them for its batch."""
+        """One batch that took `seconds`, `waited` of them for it to come.
+
+        `norm` is of the gradient, where the batch ended an update.
+        """
         self._steps += 1
         self._global_rows += batch.global_rows
         self._keys += batch.global_rows * max(1, len(batch.columns) - 1)
-        self._norm += norm
+        if norm is not None:
+            self._updates += 1
+            self._norm += norm
         self._waited += waited
         self._seconds += seconds
         # Detached, or the graph of every step since the last read would stay in memory.
@@ -71,7 +76,7 @@ class Meter:
             "loss": loss / world / self._steps,
             "in_batch_accuracy": correct / self._global_rows,
             "alignment": squared_distance / self._global_rows,
-            "gradient_norm": self._norm / self._steps,
+            **({"gradient_norm": self._norm / self._updates} if self._updates else {}),
             "negatives_per_anchor": self._keys / self._steps - self._positives,
             "rows_per_s": self._global_rows / (seconds / world),
             "tokens_per_s": tokens / (seconds / world),

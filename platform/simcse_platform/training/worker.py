@@ -21,7 +21,6 @@ from ray.util.queue import Queue
 from simcse.errors import SimcseError
 from simcse.evaluation import EvaluationSet
 from simcse.objective import build_task
-from simcse.optim import build_optimizer
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, to_yaml
 from simcse_platform.errors import ClusterError, StreamError, TrainingError
@@ -32,8 +31,8 @@ from simcse_platform.tracking.tracker import NullTracker, Tracker
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.dev import DevEvaluation
-from simcse_platform.training.engine import DdpEngine, Engine, rank_and_world
-from simcse_platform.training.zero import ZeroEngine
+from simcse_platform.training.engine import Engine, rank_and_world
+from simcse_platform.training.engines import build_engine
 
 T = TypeVar("T")
 
@@ -126,6 +125,7 @@ class WorkerResult(BaseModel):
             "rows_per_s": done.rows / done.seconds,
             "tokens_per_s": done.tokens / done.seconds,
             "padding_efficiency": done.tokens / done.positions,
+            "skipped_updates": done.skipped_updates,
             "data_stall_share": done.stalled_seconds / done.seconds,
             "peak_rss_mb": self.peak_rss_mb,
             "dev_before": dict(done.dev_before),
@@ -198,13 +198,7 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
     if found is not None:
         loaded = checkpoint.load(setup.folder, found)
         checkpoint.load_weights(task, loaded.weights)
-    optimizer = build_optimizer(task, run.optim)
-    norm = run.optim.max_gradient_norm
-    engine: Engine = (
-        ZeroEngine(task, optimizer, scale, max_gradient_norm=norm)
-        if scale.zero_stage
-        else DdpEngine(task, optimizer, max_gradient_norm=norm)
-    )
+    engine = build_engine(task, run)
     if loaded is None:
         return engine, Progress()
     engine.restore_moments(loaded.moments, loaded.progress.step)

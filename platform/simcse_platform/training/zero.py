@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ class ZeroEngine:
         scale: ScaleConfig,
         *,
         max_gradient_norm: float,
+        accumulates: bool = False,
     ) -> None:
         device = next(task.parameters()).device
         # DeepSpeed picks its accelerator when it is imported, from this variable.
@@ -47,7 +49,9 @@ class ZeroEngine:
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
             model=task,
             optimizer=optimizer,
-            config=deepspeed_config(scale, max_gradient_norm=max_gradient_norm),
+            config=deepspeed_config(
+                scale, max_gradient_norm=max_gradient_norm, accumulates=accumulates
+            ),
             dist_init_required=False,
         )
         self.task = task
@@ -60,9 +64,20 @@ class ZeroEngine:
         self._engine.backward(loss)
 
     def step(self, learning_rate: float) -> float:
+        if self._skips_update():
+            return math.inf
         set_learning_rate(self._optimizer, learning_rate)
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
+
+    def _skips_update(self) -> bool:
+        # Stages 1 and 2 see to a gradient that is not finite themselves, and stage 3 only in fp16.
+        if self._engine.zero_optimization_stage() < 3:
+            return False
+        self._optimizer.check_overflow()
+        if self._optimizer.overflow:
+            self._optimizer._overflow_clean_up(self._optimizer.loss_scale)
+        return bool(self._optimizer.overflow)
 
     @torch.no_grad()
     def embed(self, tokens: RaggedTokens) -> Tensor:
@@ -131,8 +146,13 @@ def _copy_on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32, copy=True)
 
 
-def deepspeed_config(scale: ScaleConfig, *, max_gradient_norm: float) -> dict[str, Any]:
-    """DeepSpeed's JSON, every default that changed between releases set on purpose."""
+def deepspeed_config(
+    scale: ScaleConfig, *, max_gradient_norm: float, accumulates: bool = False
+) -> dict[str, Any]:
+    """DeepSpeed's JSON, every default that changed between releases set on purpose.
+
+    With `accumulates`, several `backward` may precede a `step`, as many as the caller likes.
+    """
     zero: dict[str, Any] = {
         "stage": scale.zero_stage,
         "reduce_scatter": True,
@@ -146,6 +166,7 @@ def deepspeed_config(scale: ScaleConfig, *, max_gradient_norm: float) -> dict[st
         # The loop hands over whole global batches; DeepSpeed only uses this to divide, by one.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": not accumulates,
         "gradient_clipping": max_gradient_norm,
         "communication_data_type": "fp32",
         "data_types": {"grad_accum_dtype": "fp32"},
