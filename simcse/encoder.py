@@ -180,13 +180,13 @@ class SentenceEncoder(nn.Module):
         order_n = torch.argsort(tokens.lengths_n, stable=True)
         return [order_n[start:stop] for start, stop in pairwise(edges)]
 
-    def padded_positions(self, tokens: RaggedTokens, count: int | None = None) -> int:
-        """Positions that the backbone computes for these tokens, padding included."""
+    def positions(self, tokens: RaggedTokens, count: int | None = None) -> list[int]:
+        """Positions that the backbone computes for each chunk of these tokens, padding included."""
         lengths_n = tokens.lengths_n
-        return sum(
+        return [
             len(rows_m) * int(lengths_n[rows_m[-1]]) if len(rows_m) else 1
             for rows_m in self.chunks(tokens, count)
-        )
+        ]
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None = None) -> RaggedTokens:
         """Tokens of each sentence, cut to `max_length`; None is the model's own limit."""

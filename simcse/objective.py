@@ -50,7 +50,7 @@ class TaskOutput(NamedTuple):
     """What the options add, by name; the mean over ranks is that of the global batch."""
 
 
-class _EncoderCall(NamedTuple):
+class EncoderCall(NamedTuple):
     """One forward of an encoder over several views of the rows."""
 
     encoder: SentenceEncoder
@@ -61,8 +61,8 @@ class _EncoderCall(NamedTuple):
     """As `SentenceEncoder.forward` takes them."""
 
     @property
-    def positions(self) -> int:
-        return self.encoder.padded_positions(self.tokens, self.chunks)
+    def positions(self) -> list[int]:
+        return self.encoder.positions(self.tokens, self.chunks)
 
 
 class ContrastiveTask(nn.Module):
@@ -104,9 +104,7 @@ class ContrastiveTask(nn.Module):
             # Without autocast: scores while training are those of the saved model.
             vectors_nD: Tensor = self.encoder(inputs)
             return vectors_nD
-        # A sentence alone is encoded twice: dropout makes the two views (section 3).
-        columns = inputs.columns * 2 if len(inputs.columns) == 1 else inputs.columns
-        calls = self._encoder_calls(inputs, columns)
+        calls = self.encoder_calls(inputs)
         with self._autocast():
             views_bVD = torch.cat([self._encode(call) for call in calls], dim=1)
         temperature = self._temperature()
@@ -115,7 +113,7 @@ class ContrastiveTask(nn.Module):
             self.objective,
             global_rows=inputs.global_rows,
             temperature=temperature,
-            hashes_bV=self._hashes(columns) if self.objective.mask_false_negatives else None,
+            hashes_bV=self._hashes(_views(inputs)) if self.objective.mask_false_negatives else None,
             tile=self.memory.loss_tile,
             group=self.group,
         )
@@ -125,7 +123,7 @@ class ContrastiveTask(nn.Module):
         if self.masked_language is not None:
             masked = self._masked(self.masked_language, inputs)
             chunks = self._recomputed_chunks(inputs, len(inputs.columns))
-            calls.append(_EncoderCall(self.encoder, masked.tokens, len(inputs.columns), chunks))
+            calls.append(EncoderCall(self.encoder, masked.tokens, len(inputs.columns), chunks))
             with self._autocast():
                 term = self.masked_language(
                     self.encoder, masked, self.group, recomputed_chunks=chunks
@@ -138,17 +136,18 @@ class ContrastiveTask(nn.Module):
             correct,
             (anchor_bD - positive_bD).square().sum(),
             tokens=sum(len(call.tokens.ids_T) for call in calls),
-            positions=sum(call.positions for call in calls),
+            positions=sum(sum(call.positions) for call in calls),
             parts=parts,
         )
 
-    def _encoder_calls(self, inputs: Batch, columns: Sequence[RaggedTokens]) -> list[_EncoderCall]:
-        """Which encoder gets which views, in the order of the views."""
+    def encoder_calls(self, inputs: Batch) -> list[EncoderCall]:
+        """Which encoder gets which views of a batch's rows, in the order of the views."""
+        columns = _views(inputs)
 
-        def call(encoder: SentenceEncoder, columns: Sequence[RaggedTokens]) -> _EncoderCall:
+        def call(encoder: SentenceEncoder, columns: Sequence[RaggedTokens]) -> EncoderCall:
             tokens = RaggedTokens.concatenate(columns)
             chunks = self._recomputed_chunks(inputs, len(columns))
-            return _EncoderCall(encoder, tokens, len(columns), chunks)
+            return EncoderCall(encoder, tokens, len(columns), chunks)
 
         if self.key_encoder is not None:
             return [call(self.encoder, columns[:1]), call(self.key_encoder, columns[1:])]
@@ -168,7 +167,7 @@ class ContrastiveTask(nn.Module):
         chunks = -(-most_rows * views // self.memory.encoder_chunk)
         return max(self.encoder.length_buckets, chunks)
 
-    def _encode(self, call: _EncoderCall) -> Tensor:
+    def _encode(self, call: EncoderCall) -> Tensor:
         """Vectors `[b, views, D]`."""
         device = call.encoder.backbone.device
         devices = [device] if device.type == "cuda" else []
@@ -205,6 +204,11 @@ class ContrastiveTask(nn.Module):
     def _autocast(self) -> torch.autocast:
         device, dtype = self.encoder.backbone.device, self.autocast_dtype
         return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def _views(inputs: Batch) -> tuple[RaggedTokens, ...]:
+    """A sentence alone is encoded twice: dropout makes the two views (section 3)."""
+    return inputs.columns * 2 if len(inputs.columns) == 1 else inputs.columns
 
 
 def build_task(

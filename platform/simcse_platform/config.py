@@ -68,11 +68,17 @@ class ScaleConfig(Settings):
     """How the run is spread over machines."""
 
     num_workers: int = Field(default=1, ge=1)
-    """Data-parallel workers."""
+    """Data-parallel workers; with `max_workers`, the fewest that the run goes on with."""
+    max_workers: int | None = Field(default=None, ge=1)
+    """Workers that the run grows to when machines join; null keeps their number."""
+    resize_every_s: float = Field(default=60.0, gt=0)
+    """Seconds between two looks for machines that joined. To take them in, the workers start again
+    from the last checkpoint, so make `checkpoint.every` take less time than this."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """0 is DDP; 1 to 3 are DeepSpeed ZeRO: optimiser state, gradients, parameters sharded."""
-    offload: bool = False
-    """Keep ZeRO's optimiser state in host memory (stages 1 to 3, GPUs only)."""
+    offload: Literal["nothing", "optimizer", "parameters"] = "nothing"
+    """What ZeRO keeps in host memory (GPUs only): optimiser state (stages 1 to 3), or parameters
+    too (stage 3)."""
     persistence_threshold: int = Field(default=100_000, ge=0)
     """ZeRO-3 keeps parameters with fewer elements whole on every rank."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -85,6 +91,9 @@ class ScaleConfig(Settings):
     """Ray CPUs reserved for one worker; null leaves at least one for Ray Data."""
     max_failures: int = Field(default=3, ge=0)
     """Worker-group restarts before the run fails."""
+    timeout_s: int = Field(default=600, ge=1)
+    """Seconds after which a wait counts as hanging and ends in an error: of ranks for each other,
+    for data, or for machines that the run needs."""
 
 
 class CheckpointConfig(Settings):
@@ -131,11 +140,17 @@ class TrainRun(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.global_batch_size < self.scale.num_workers:
+        fewest, most = self.scale.num_workers, self.scale.max_workers
+        if most is not None and most <= fewest:
             raise ValueError(
-                f"global_batch_size is {self.global_batch_size} but scale.num_workers is "
-                f"{self.scale.num_workers}: every worker needs a row, so raise the batch or use "
-                "fewer workers"
+                f"scale.max_workers is {most} but scale.num_workers is {fewest}: set it higher, or "
+                "null for a fixed number of workers"
+            )
+        name = "scale.num_workers" if most is None else "scale.max_workers"
+        if self.global_batch_size < (most or fewest):
+            raise ValueError(
+                f"global_batch_size is {self.global_batch_size} but {name} is {most or fewest}: "
+                "every worker needs a row, so raise the batch or use fewer workers"
             )
         together = self.optim.accumulated_batches
         for name, every in (("dev", self.dev.every), ("checkpoint", self.checkpoint.every)):
@@ -144,8 +159,12 @@ class TrainRun(Settings):
                     f"{name}.every is {every}, but optim.accumulated_batches is {together}: an "
                     f"update ends only after as many, so make {name}.every a multiple of it"
                 )
-        if self.scale.offload and self.scale.zero_stage == 0:
-            raise ValueError("scale.offload needs scale.zero_stage 1, 2 or 3")
+        least_stage = {"nothing": 0, "optimizer": 1, "parameters": 3}[self.scale.offload]
+        if self.scale.zero_stage < least_stage:
+            raise ValueError(
+                f"scale.offload={self.scale.offload} needs scale.zero_stage={least_stage} or more, "
+                f"and it is {self.scale.zero_stage}"
+            )
         return self
 
 

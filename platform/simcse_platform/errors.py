@@ -11,8 +11,16 @@ class TrainingError(SimcseError):
     """A run that cannot go on, such as one whose gradient is no longer finite."""
 
 
-class StreamError(SimcseError):
-    """Batches that do not arrive as planned."""
+class PassingError(SimcseError):
+    """What another attempt of the workers may mend."""
+
+
+class StreamError(PassingError):
+    """Batches that do not arrive as planned, or not in time."""
+
+
+class StalledError(PassingError):
+    """Ranks that waited for each other too long."""
 
 
 class CheckpointError(SimcseError):

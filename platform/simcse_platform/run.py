@@ -27,7 +27,8 @@ from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import CorpusRecord, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.training import checkpoint
-from simcse_platform.training.trainer import Show, fit, place, plan_steps
+from simcse_platform.training.supervision import Show
+from simcse_platform.training.trainer import fit, place, plan_steps
 from simcse_platform.training.worker import BEST
 
 SETTINGS_FILE = "run.yaml"

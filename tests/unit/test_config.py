@@ -43,7 +43,10 @@ RUN = TrainRun(encoder=EncoderConfig(model="some/folder"))
         ("dev.patience=0", "is 0: Input should be greater than or equal to 1"),
         ("scale.num_workers=0", "is 0: Input should be greater than or equal to 1"),
         ("scale.zero_stage=4", "is 4: Input should be 0, 1, 2 or 3"),
-        ("scale.offload=maybe", "is 'maybe': Input should be a valid boolean"),
+        (
+            "scale.offload=maybe",
+            "is 'maybe': Input should be 'nothing', 'optimizer' or 'parameters'",
+        ),
         ("scale.persistence_threshold=-1", "is -1: Input should be greater than or equal to 0"),
         ("scale.device=tpu", "is 'tpu': Input should be 'auto', 'cpu' or 'cuda'"),
         ("scale.precision=fp16", "is 'fp16': Input should be 'fp32' or 'bf16'"),
@@ -82,7 +85,14 @@ def test_a_value_out_of_range_is_refused_by_its_dotted_path(
             "global_batch_size is 3 but scale.num_workers is 4: every worker needs a row, so raise "
             "the batch or use fewer workers",
         ),
-        (["scale.offload=true"], "scale.offload needs scale.zero_stage 1, 2 or 3"),
+        (
+            ["scale.offload=optimizer"],
+            "scale.offload=optimizer needs scale.zero_stage=1 or more, and it is 0",
+        ),
+        (
+            ["scale.offload=parameters", "scale.zero_stage=2"],
+            "scale.offload=parameters needs scale.zero_stage=3 or more, and it is 2",
+        ),
         (
             ["data.columns=[]"],
             "data.columns is []: name each text column once, or set data.columns=null for all of "
@@ -224,7 +234,7 @@ def test_flattened_settings_are_text_by_dotted_path_and_complete() -> None:
     assert flat["encoder.model"] == "some/folder"
     assert flat["data.corpus"] == '["a", "b"]'
     assert flat["encoder.dropout"] == "null"
-    assert flat["scale.offload"] == "false"
+    assert flat["scale.offload"] == "nothing"
     assert flat["optim.learning_rate"] == "3e-05"
     assert list(flat) == [path for path, _ in settings_of(TrainRun)]
 

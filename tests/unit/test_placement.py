@@ -87,10 +87,12 @@ def test_too_few_gpus_are_refused() -> None:
 
 def test_offload_without_a_gpu_is_refused() -> None:
     with pytest.raises(
-        UsageError, match=r"^scale.offload moves optimiser state off a GPU, and no GPU is used$"
+        UsageError, match=r"^scale.offload moves state off a GPU, and no GPU is used: leave it out$"
     ):
-        place(scale(zero_stage=2, offload=True), Resources(cpus=64, gpus=0, nodes=1))
-    assert place(scale(zero_stage=2, offload=True), Resources(cpus=64, gpus=1, nodes=1)).use_gpu
+        place(scale(zero_stage=2, offload="optimizer"), Resources(cpus=64, gpus=0, nodes=1))
+    assert place(
+        scale(zero_stage=2, offload="optimizer"), Resources(cpus=64, gpus=1, nodes=1)
+    ).use_gpu
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_under_the_fixed_mask_both_views_are_equal_bit_for_bit_and_else_they_dif
     batch = make_batch(fixed, 1)
     assert run(fixed, batch).squared_distance.item() == 0.0
     torch.manual_seed(7)
-    twice = [fixed._encode(call) for call in fixed._encoder_calls(batch, batch.columns * 2)]
+    twice = [fixed._encode(call) for call in fixed.encoder_calls(batch)]
     assert twice[0].equal(twice[1])
     torch.manual_seed(8)
     assert not twice[0].equal(fixed.encoder(batch.columns[0])[:, None])

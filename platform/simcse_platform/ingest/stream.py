@@ -11,9 +11,11 @@ W: ranks, k: steps of a window.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, cast
+from queue import Empty, Full, Queue
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +33,9 @@ from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 # Ray Data makes all tasks of a source before the first one runs, at a millisecond or two each. Of a
 # run with more windows than this, a task reads several, one after the other.
 _MAX_TASKS = 2048
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+T = TypeVar("T")
 
 
 class PlannedDataConfig(ray.train.DataConfig):
@@ -80,14 +85,21 @@ def split(windows: Dataset, plan: WindowPlan, world_size: int) -> list[DataItera
 
 
 def batches(
-    iterator: DataIterator, plan: WindowPlan, *, rank: int, world_size: int, first_step: int = 0
+    iterator: DataIterator,
+    plan: WindowPlan,
+    *,
+    rank: int,
+    world_size: int,
+    first_step: int = 0,
+    timeout_s: float,
 ) -> Iterator[Batch]:
     """This rank's batches from `first_step` to the end of the run, the next window prefetched.
 
-    Raises `StreamError` for a batch out of turn, `DataError` for a shard that cannot be used.
+    Raises `StreamError` for a batch out of turn, or when none comes within `timeout_s`, `DataError`
+    for a shard that cannot be used.
     """
     step = first_step
-    for found in _slices(iterator):
+    for found in _in_time(_slices(iterator), timeout_s):
         if found["step"].as_py() == NO_STEP or found["step"].as_py() < first_step:
             continue
         batch = to_batch(found, plan.num_columns)
@@ -107,6 +119,48 @@ def batches(
             f"the batches of rank {rank} ended at step {step} of {plan.total_steps}: start the run "
             "again from its last checkpoint"
         )
+
+
+def _in_time(items: Iterator[T], timeout_s: float) -> Iterator[T]:
+    """The same items, taken by a thread of their own, since waiting for Ray Data has no limit."""
+    taken: Queue[T | BaseException | None] = Queue(maxsize=1)
+    left = threading.Event()
+
+    def hand_over(item: T | BaseException | None) -> None:
+        while not left.is_set():
+            try:
+                return taken.put(item, timeout=_SECONDS_BETWEEN_LOOKS)
+            except Full:
+                continue
+
+    def take() -> None:
+        try:
+            for item in items:
+                hand_over(item)
+                if left.is_set():
+                    return
+            hand_over(None)
+        except BaseException as error:
+            hand_over(error)
+
+    threading.Thread(target=take, daemon=True).start()
+    try:
+        while (item := _next_of(taken, timeout_s)) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        left.set()
+
+
+def _next_of(taken: Queue[T], timeout_s: float) -> T:
+    try:
+        return taken.get(timeout=timeout_s)
+    except Empty:
+        raise StreamError(
+            f"no batch came for {timeout_s:g} s: Ray Data needs a CPU that no worker has reserved, "
+            "and storage that answers; lower scale.cpus_per_worker, or raise scale.timeout_s"
+        ) from None
 
 
 def _shifted(batch: Any, *, first: int) -> dict[str, NDArray[np.int64]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
@@ -13,8 +12,7 @@ import ray.train
 from pydantic import JsonValue
 from ray.data import Dataset
 from ray.exceptions import RayError
-from ray.train.torch import TorchTrainer
-from ray.util.queue import Empty, Queue
+from ray.train.torch import TorchConfig, TorchTrainer
 
 from simcse.errors import SimcseError, UsageError
 from simcse.evaluation import EvaluationSet
@@ -24,9 +22,10 @@ from simcse_platform.errors import ClusterError, TrainingError
 from simcse_platform.ingest.source import Corpus
 from simcse_platform.ingest.stream import PlannedDataConfig, window_dataset
 from simcse_platform.ingest.window import WindowPlan
-from simcse_platform.runtime import Resources
+from simcse_platform.runtime import Resources, cluster_resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint
+from simcse_platform.training.supervision import Show, enough_machines, interruptible, shown
 from simcse_platform.training.worker import (
     FAILURE,
     RESULT,
@@ -37,11 +36,11 @@ from simcse_platform.training.worker import (
     train_worker,
 )
 
-Show = Callable[[int, Mapping[str, float]], None]
-
 # Ray refuses a run whose record names a checkpoint that was deleted, or was itself cut short. Ours
 # stand for themselves, so `fit` begins without the record, and deletes what Ray then forgets.
 _RAYS_RECORD = "checkpoint_manager_snapshot.json"
+# Times that workers may fail to start; all of them together take the run's time limit.
+_STARTS = 4
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ def fit(
     plan = plan_steps(run, corpus)
     for stale in (RESULT, FAILURE, _RAYS_RECORD):
         (folder.path / stale).unlink(missing_ok=True)
-    with _shown(show) as progress:
+    scale = run.scale
+    with shown(show) as progress:
         trainer = TorchTrainer(
             train_worker,
             train_loop_config={
@@ -89,17 +89,13 @@ def fit(
                     progress=progress,
                 )
             },
-            scaling_config=ray.train.ScalingConfig(
-                num_workers=run.scale.num_workers,
-                use_gpu=placement.use_gpu,
-                resources_per_worker={"CPU": placement.cpus_per_worker},
-            ),
-            # Ray's types are still those of the first Ray Train.
+            scaling_config=_scaling(scale, placement),
+            torch_config=TorchConfig(timeout_s=scale.timeout_s),
             run_config=ray.train.RunConfig(  # type: ignore[call-arg]
                 name=folder.name,
                 storage_path=str(folder.path.parent),
                 failure_config=ray.train.FailureConfig(  # type: ignore[call-arg]
-                    max_failures=run.scale.max_failures, controller_failure_limit=3
+                    max_failures=scale.max_failures, controller_failure_limit=_STARTS - 1
                 ),
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=run.checkpoint.keep),
                 worker_runtime_env={"env_vars": _worker_environment(placement)},
@@ -109,10 +105,14 @@ def fit(
             dataset_config=PlannedDataConfig(plan),
         )
         try:
-            with _interruptible():
+            with (
+                _waits_at_most(scale.timeout_s),
+                enough_machines(lambda: place(scale, cluster_resources()), scale.timeout_s),
+                interruptible(),
+            ):
                 trainer.fit()
         except (ray.train.TrainingFailedError, RayError) as error:
-            raise _reason(error, folder) from error
+            raise _reason(error, folder, scale) from error
     checkpoint.prune(folder, run.checkpoint.keep)
     return WorkerResult.model_validate_json((folder.path / RESULT).read_text(encoding="utf-8"))
 
@@ -143,8 +143,8 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
             f"scale.num_workers is {workers}, but the cluster has {resources.gpus:g} GPUs: use "
             "fewer workers or scale.device=cpu"
         )
-    if scale.offload and not use_gpu:
-        raise UsageError("scale.offload moves optimiser state off a GPU, and no GPU is used")
+    if scale.offload != "nothing" and not use_gpu:
+        raise UsageError("scale.offload moves state off a GPU, and no GPU is used: leave it out")
     free = resources.cpus - 1
     # In hundredths, since Ray counts no finer than that without rounding errors.
     cpus = scale.cpus_per_worker or min(1.0, floor(100 * free / workers) / 100)
@@ -162,6 +162,17 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     workers_per_node = -(-workers // resources.nodes)
     threads = scale.threads_per_worker or max(1, floor(cores / workers_per_node))
     return Placement(use_gpu=use_gpu, cpus_per_worker=cpus, threads_per_worker=threads)
+
+
+def _scaling(scale: ScaleConfig, placement: Placement) -> ray.train.ScalingConfig:
+    workers = (scale.num_workers, scale.max_workers) if scale.max_workers else scale.num_workers
+    # Ray's types are still those of the first Ray Train.
+    return ray.train.ScalingConfig(  # type: ignore[call-arg]
+        num_workers=workers,  # type: ignore[arg-type]
+        elastic_resize_monitor_interval_s=scale.resize_every_s,
+        use_gpu=placement.use_gpu,
+        resources_per_worker={"CPU": placement.cpus_per_worker},
+    )
 
 
 def _remaining_windows(folder: RunFolder, plan: WindowPlan) -> Dataset:
@@ -183,52 +194,35 @@ def _worker_environment(placement: Placement) -> dict[str, str]:
     }
 
 
-def _reason(error: Exception, folder: RunFolder) -> SimcseError:
+@contextmanager
+def _waits_at_most(timeout_s: int) -> Iterator[None]:
+    """Ray's own waits, which its controller reads from the environment of the driver."""
+    limits = {
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": timeout_s / _STARTS,
+        "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": timeout_s,
+        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": timeout_s,
+    }
+    before = {name: os.environ.get(name) for name in limits}
+    os.environ.update({name: os.environ.get(name, str(limit)) for name, limit in limits.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+
+
+def _reason(error: Exception, folder: RunFolder, scale: ScaleConfig) -> SimcseError:
     if (found := runtime.cause(error) or WorkerFailure.recorded(folder)) is not None:
         return found
+    if "WorkerGroupStartupTimeoutError" in str(error):
+        return ClusterError(
+            f"the cluster did not start {scale.num_workers} workers within {scale.timeout_s} s: "
+            "something else holds what they need, or machines are slow; run the same command again "
+            "later, use fewer workers, or raise scale.timeout_s"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return TrainingError(
         f"run {folder.name} failed: {lines[-1] if lines else 'no reason given'}; run the same "
         "command again to go on from its last checkpoint, with --debug to see the whole error"
     )
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt`: Ray's handler leaves by `SystemExit`, and stays behind."""
-    if threading.current_thread() is not threading.main_thread():
-        # Ray sets its handler in the main thread only.
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit:
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def _shown(show: Show | None) -> Iterator[Queue | None]:
-    """A queue whose entries `show` gets, in a thread of this process, until the block ends."""
-    if show is None:
-        yield None
-        return
-    queue, ended = Queue(actor_options={"num_cpus": 0}), threading.Event()
-
-    def pass_on() -> None:
-        while not (ended.is_set() and queue.empty()):
-            try:
-                show(*queue.get(timeout=0.5))
-            except Empty:
-                continue
-
-    thread = threading.Thread(target=pass_on, daemon=True)
-    thread.start()
-    try:
-        yield queue
-    finally:
-        ended.set()
-        thread.join(timeout=10)
-        queue.shutdown()

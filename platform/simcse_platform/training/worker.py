@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from simcse.evaluation import EvaluationSet
 from simcse.objective import build_task
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, to_yaml
-from simcse_platform.errors import ClusterError, StreamError, TrainingError
+from simcse_platform.errors import ClusterError, PassingError, StalledError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder
@@ -35,6 +36,9 @@ from simcse_platform.training.engine import Engine, rank_and_world
 from simcse_platform.training.engines import build_engine
 
 T = TypeVar("T")
+
+# As gloo ("Timed out waiting 5000ms for recv operation"), NCCL and Ray's barrier say it.
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 BEST = "best"
 RESULT = "result.json"
@@ -70,7 +74,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
     An error that a restart cannot mend is written to `failure.json` before it is raised.
     """
     setup = config["setup"]
-    with _failure_recorded(setup.folder):
+    with _failure_recorded(setup.folder), _stalls_named(setup.run.scale.timeout_s):
         if provenance.source_hash() != setup.source_hash:
             raise ClusterError(
                 "this worker runs another version of the project than the command: install the "
@@ -89,6 +93,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
                 rank=rank,
                 world_size=world,
                 first_step=progress.step,
+                timeout_s=setup.run.scale.timeout_s,
             ),
             DevEvaluation(setup.dev_sets, engine.task.encoder),
             _RayReporter(setup, tracker),
@@ -217,9 +222,23 @@ def _of_rank_0(value: T) -> T:
 def _failure_recorded(folder: RunFolder) -> Iterator[None]:
     try:
         yield
-    except StreamError:
+    except PassingError:
         raise
     except SimcseError as error:
         failure = WorkerFailure(message=str(error), exit_code=error.exit_code)
         folder.write_text(FAILURE, failure.model_dump_json())
         raise
+
+
+@contextmanager
+def _stalls_named(timeout_s: int) -> Iterator[None]:
+    """The collective that gave up waiting, as an error that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _TIMED_OUT.search(str(error)):
+            raise
+        raise StalledError(
+            f"rank {rank_and_world()[0]} waited {timeout_s} s for the others: one of them hangs or "
+            "is far behind; see its log, or raise scale.timeout_s"
+        ) from error

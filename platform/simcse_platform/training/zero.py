@@ -160,8 +160,10 @@ def deepspeed_config(
         "contiguous_gradients": True,
         "stage3_param_persistence_threshold": scale.persistence_threshold,
     }
-    if scale.offload:
+    if scale.offload != "nothing":
         zero["offload_optimizer"] = {"device": "cpu"}
+    if scale.offload == "parameters":
+        zero["offload_param"] = {"device": "cpu"}
     return {
         # The loop hands over whole global batches; DeepSpeed only uses this to divide, by one.
         "train_micro_batch_size_per_gpu": 1,

@@ -1,0 +1,100 @@
+"""What the driver does while workers train: show progress, hear Ctrl-C, see machines leave."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from ray.util.queue import Empty, Queue
+
+from simcse.errors import SimcseError
+from simcse_platform.errors import ClusterError
+
+Show = Callable[[int, Mapping[str, float]], None]
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`: Ray's handler leaves by `SystemExit`, and stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        # Ray sets its handler in the main thread only.
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def shown(show: Show | None) -> Iterator[Queue | None]:
+    """A queue whose entries `show` gets, in a thread of this process, until the block ends."""
+    if show is None:
+        yield None
+        return
+    queue, ended = Queue(actor_options={"num_cpus": 0}), threading.Event()
+
+    def pass_on() -> None:
+        while not (ended.is_set() and queue.empty()):
+            try:
+                show(*queue.get(timeout=0.5))
+            except Empty:
+                continue
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    thread.start()
+    try:
+        yield queue
+    finally:
+        ended.set()
+        thread.join(timeout=10)
+        queue.shutdown()
+
+
+@contextmanager
+def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[None]:
+    """Ends the block with the error of `check` when it has failed for `timeout_s` on end.
+
+    An elastic run whose machines have left waits for new ones, and Ray lets it wait for ever. Only
+    the main thread can be ended so; elsewhere the block runs unwatched.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ended, lasting = threading.Event(), list[SimcseError]()
+
+    def watch() -> None:
+        failing_since: float | None = None
+        while not ended.wait(min(_SECONDS_BETWEEN_LOOKS, timeout_s)):
+            try:
+                check()
+            except SimcseError as error:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since >= timeout_s:
+                    lasting.append(error)
+                    return _thread.interrupt_main()
+            else:
+                failing_since = None
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if lasting:
+            raise ClusterError(
+                f"for {timeout_s:g} s machines have been missing: {lasting[0]}"
+            ) from None
+        raise
+    finally:
+        ended.set()
+        thread.join()
