@@ -9,6 +9,8 @@ PYTHON ?= $(or $(shell for python in python3.11 python3.12 python3; do \
 DATA ?= $(SIMCSE_DATA)
 
 VENV := .venv
+# Not whatever else lies in a checkout, such as models with their cards.
+CODE := simcse platform pipelines tests cluster README.md CHANGELOG.md
 COMPLETE := $(VENV)/.complete
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --no-build-isolation
@@ -33,14 +35,14 @@ check: lint ## the same with the unit tests only, within three minutes
 	$(VENV)/bin/pytest tests/unit tests/test_architecture.py
 
 lint: setup ## format, lint, types, import contracts
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check $(CODE)
+	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 format: setup ## rewrite the code in its one format
-	$(VENV)/bin/ruff format .
-	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format $(CODE)
+	$(VENV)/bin/ruff check --fix $(CODE)
 
 # A CUDA build brings its own packages along; they stay out, so that one lock serves CPU and CUDA.
 lock: setup ## write requirements.lock from .venv, say after `pip install --upgrade`

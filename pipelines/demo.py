@@ -73,7 +73,8 @@ def _tasks(data: Path | None) -> tuple[str, ...]:
     for mode in ("dev", "test"):
         loaded = evaluation_sets.load(["STSBenchmark"], data=data, mode=mode)
         if loaded.missing:
-            say(f"no STS-B ({loaded.missing['STSBenchmark']}): using the demo's own sets instead")
+            say(f"no STS-B, since {loaded.missing['STSBenchmark']}")
+            say("using the demo's own sets instead")
             return evaluation_sets.DEMO_TASKS
     return ("STSBenchmark",)
 

@@ -87,7 +87,7 @@ def evaluate(
         chosen.name, mode, chosen.pooling, evaluation, loaded.missing, loaded.sha256
     )
     write_json(json_file, dict(report))
-    if markdown is not None:
+    if markdown is not None and evaluation.scores:
         pooled = f", pooling {chosen.pooling}" if chosen.pooling else ""
         title = f"{chosen.name}, {mode}{pooled}"
         text = render_markdown(title, evaluation.scores, loaded.missing, mode)

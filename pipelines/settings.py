@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 DATA_VARIABLE = "SIMCSE_DATA"
 
-Recipe = Annotated[str | None, typer.Option(metavar="NAME", help="Start from this recipe.")]
+Recipe = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Start from this recipe: demo, or a published model."),
+]
 Config = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Start from this YAML, such as the run.yaml of a run."),
@@ -31,7 +34,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help=f"Folder with the evaluation sets; default: ${DATA_VARIABLE}, else the hub.",
+        help=f"Folder with the evaluation sets (no corpus); default: ${DATA_VARIABLE}, or the hub.",
     ),
 ]
 Assignments = Annotated[
@@ -81,7 +84,11 @@ def resolve(
     from simcse.views import WORDNET
     from simcse_platform import config as settings
 
-    if (recipe is None) == (config is None):
+    if recipe is not None and config is not None:
+        raise UsageError(
+            "a run starts from --recipe or from --config, not from both: leave one out"
+        )
+    if recipe is None and config is None:
         raise UsageError(
             "name a run by --recipe NAME or by --config FILE; the recipes are "
             f"{', '.join(recipes.RECIPES)}"

@@ -17,7 +17,7 @@ from simcse.errors import UsageError
 if TYPE_CHECKING:
     from simcse_platform.config import TrainRun
     from simcse_platform.run import FinishedRun
-    from simcse_platform.training.trainer import Show
+    from simcse_platform.training.supervision import Show
 
 
 def train(
@@ -34,7 +34,9 @@ def train(
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
     address: settings.Address = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the resolved run and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Print all settings and stop; files are not looked at.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Train a sentence encoder.
@@ -94,6 +96,7 @@ def execute(
     check_writable(folder.path.parent)
     if runtime.in_job() and not output.is_absolute():
         say(f"--output {output} goes when the job does: give an absolute path to keep the run")
+    say("joining Ray" if address else "starting Ray")
     with runtime.connect(address) as resources:
         return recorded.execute(
             run,

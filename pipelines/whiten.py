@@ -23,7 +23,11 @@ def whiten(
     pooling: settings.PoolingOption = None,
     dimensions: Annotated[
         int | None,
-        typer.Option(min=1, metavar="K", help="Keep the K widest directions; default: all."),
+        typer.Option(
+            min=1,
+            metavar="K",
+            help="Keep the K widest directions; default: all in which the text varies.",
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -64,9 +64,11 @@ A sentence becomes {description.dimension} numbers: {_POOLED[description.pooling
 
 ```python
 from simcse.encoder import SentenceEncoder
+
 vectors = SentenceEncoder.load(folder).encode(sentences)
 
 from sentence_transformers import SentenceTransformer
+
 vectors = SentenceTransformer(folder).encode(sentences)
 ```
 

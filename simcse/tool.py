@@ -159,7 +159,7 @@ class SimCSE:
             ):
                 raise UsageError(
                     f"the index in {index_path} holds other sentences: name another folder, or "
-                    "open it as it is"
+                    "open it without sentences"
                 )
         else:
             index = self._create(index_path)

@@ -132,6 +132,10 @@ def execute(
     check_server(uri)
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
     say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
+    planned = plan_steps(run, corpus).total_steps
+    say(_extent(run, corpus, planned))
+    if (done := checkpoint.next_step(folder)) > 0:
+        say(f"going on with run {folder.name} from step {done} of {planned}")
     _bind_corpus(folder, corpus, run.views.synonyms)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
     record = _start_record(uri, run, folder, corpus)
@@ -140,7 +144,7 @@ def execute(
     tracker.log_text(to_yaml(run), SETTINGS_FILE)
     tracker.flush()
     try:
-        with watch(plan_steps(run, corpus).total_steps) as show:
+        with watch(planned) as show:
             result = fit(
                 run,
                 corpus,
@@ -177,6 +181,16 @@ def score_rows(summary: Mapping[str, Any]) -> list[dict[str, str | float]]:
         }
         for name, after in summary["dev"].items()
     ]
+
+
+def _extent(run: TrainRun, corpus: Corpus, steps: int) -> str:
+    """How far the run goes, and what ends it."""
+    rows = sum(corpus.rows)
+    epochs = steps * run.global_batch_size / rows
+    what = f"{rows} rows, {steps} steps of {run.global_batch_size}"
+    if epochs >= run.epochs:
+        return f"{what}: {run.epochs} epoch(s)"
+    return f"{what}: max_steps={run.max_steps} ends it after {epochs:.2f} of {run.epochs} epoch(s)"
 
 
 def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> None:

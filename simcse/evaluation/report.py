@@ -121,7 +121,13 @@ def _tables(
 
 
 def _reasons(missing: Mapping[str, str]) -> list[str]:
-    return [f"{name} is missing: {reason}" for name, reason in missing.items()]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing: {reason}"
+        for reason, names in by_reason.items()
+    ]
 
 
 def _cell(score: float | None) -> str:

@@ -179,7 +179,10 @@ def test_text_given_to_training_is_prepared_once_into_a_folder_named_by_content(
     assert other.fingerprint != first.fingerprint
     names = [corpus.files[0].split("/")[-2] for corpus in (first, again, other)]
     folders = [tmp_path / "scratch" / name for name in names]
-    announced = "corpus: preparing 1 file(s) into {} first, since {} has no row counts"
+    announced = (
+        "corpus: tokenising 1 file(s) once, into {}: only parquet, which {} is not, streams "
+        "straight into training"
+    )
     assert said == [
         announced.format(folders[0], source),
         f"corpus: prepared from 1 file(s) into {folders[0]}",

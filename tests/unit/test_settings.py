@@ -90,7 +90,7 @@ def test_a_run_has_one_origin_which_names_it(config: Path) -> None:
     )
     with refused:
         resolve()
-    with refused:
+    with pytest.raises(UsageError, match="not from both: leave one out"):
         resolve(config, recipe="demo")
     assert settings.resolve(None, config, None, None, None, None).origin == "mine"
 

@@ -90,8 +90,8 @@ def open_corpus(
     if not is_prepared(folder):
         uncounted = next(file for file in files if file.suffix != ".parquet")
         say(
-            f"corpus: preparing {len(files)} file(s) into {folder} first, since {uncounted} has no "
-            "row counts"
+            f"corpus: tokenising {len(files)} file(s) once, into {folder}: only parquet, which "
+            f"{uncounted} is not, streams straight into training"
         )
     result = make(
         planned, folder, max_bad_share=data.max_bad_share, progress=_rows_now_and_then(say)
