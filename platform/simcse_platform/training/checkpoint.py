@@ -128,7 +128,7 @@ def save(engine: Engine, folder: Path, *, progress: Progress, run: TrainRun) -> 
 
 
 def newest(folder: RunFolder) -> str | None:
-    """Name of the newest checkpoint that is whole; each newer one is named in a warning."""
+    """Name of the newest checkpoint that is as it was written; newer ones are named in warnings."""
     return next(_whole(folder), None)
 
 
@@ -139,9 +139,11 @@ def next_step(folder: RunFolder) -> int:
 
 
 def prune(folder: RunFolder, keep: int) -> None:
-    """Delete all whole checkpoints but the newest `keep`."""
-    for name in islice(_whole(folder), keep, None):
-        shutil.rmtree(folder.path / name)
+    """Delete all checkpoints but the newest `keep` that are whole; nothing may be writing one."""
+    kept = set(islice(_whole(folder), keep))
+    for path in folder.path.glob(f"{PREFIX}*"):
+        if path.name not in kept:
+            shutil.rmtree(path)
 
 
 def load(folder: RunFolder, name: str) -> Checkpoint:
@@ -150,12 +152,7 @@ def load(folder: RunFolder, name: str) -> Checkpoint:
     manifest = _read_manifest(path)
     weights: dict[str, Tensor] = {}
     moments: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    for file, expected in manifest.files.items():
-        if _sha256(path / file) != expected.sha256:
-            raise CheckpointError(
-                f"{path / file} is damaged: delete the folder {path.name}, and the run goes on "
-                "from the checkpoint before"
-            )
+    for file in manifest.files:
         for key, tensor in load_file(path / file).items():
             kind, parameter = key.split("/", 1)
             if kind == "weight":
@@ -183,6 +180,7 @@ def _whole(folder: RunFolder) -> Iterator[str]:
 
 
 def _read_manifest(path: Path) -> _Manifest:
+    """What a checkpoint holds, every file of which has been seen to have its hash."""
     try:
         manifest = _Manifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -192,6 +190,8 @@ def _read_manifest(path: Path) -> _Manifest:
     for file, expected in manifest.files.items():
         if not (path / file).is_file() or (path / file).stat().st_size != expected.bytes:
             raise CheckpointError(f"{path / file} is not whole: its writing was interrupted")
+        if _sha256(path / file) != expected.sha256:
+            raise CheckpointError(f"{path / file} is damaged: its content has changed")
     return manifest
 
 

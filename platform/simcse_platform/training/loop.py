@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,17 +14,19 @@ from typing import Protocol
 import numpy as np
 import torch
 from pydantic import JsonValue
+from safetensors import SafetensorError
 from torch import Tensor
 
 from simcse.batch import Batch
 from simcse.config import OptimConfig
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import TrainingError
+from simcse_platform.errors import CheckpointError, TrainingError
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
 from simcse_platform.training.engine import Engine, rank_and_world
+from simcse_platform.training.memory import check_memory
 from simcse_platform.training.meter import Meter
 
 
@@ -56,18 +59,21 @@ def train(
 
     `batches` starts at step `progress.step`. Dropout is seeded by position, (seed, step, rank), so
     a run continued from a checkpoint is the run that was never stopped.
-    Raises `TrainingError` when gradients are no longer finite or the encoder has collapsed.
+    Raises `TrainingError` when the first step would not fit into memory, gradients are no longer
+    finite or the encoder has collapsed.
     """
     keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
     meter = Meter(positives=run.objective.positives)
     updates = _Updates(engine, run.optim, total_steps)
-    rank, _ = rank_and_world()
+    (rank, world), first_step = rank_and_world(), progress.step
     if dev and progress.step == 0:
         progress.dev_before = keeper.evaluate(progress)
     while progress.step < total_steps and not keeper.out_of_patience(progress):
         start = time.perf_counter()
         batch = next(batches)
         waited = time.perf_counter() - start
+        if batch.step == first_step:
+            check_memory(engine.task, batch, run, world)
 
         torch.manual_seed(_position_seed(run.seed, batch.step, rank))
         output = engine(batch)
@@ -185,7 +191,7 @@ class _Keeper:
         weights = dict(self.engine.weights())
         if rank_and_world()[0] != 0:
             return
-        with tempfile.TemporaryDirectory() as scratch:
+        with _written("the best model"), tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             self.engine.task.encoder.save(
                 folder,
@@ -201,10 +207,21 @@ class _Keeper:
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
-        with tempfile.TemporaryDirectory() as scratch:
+        with _written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
             checkpoint.save(self.engine, Path(scratch), progress=progress, run=self.run)
             name = checkpoint.checkpoint_name(progress.step, self.attempt)
             self.reporter.save_checkpoint(name, Path(scratch))
+
+
+@contextmanager
+def _written(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{what} cannot be written ({error}): make room in the temporary and the output "
+            "folder, and run the same command again to go on from the last checkpoint"
+        ) from error
 
 
 def _position_seed(seed: int, step: int, rank: int) -> int:

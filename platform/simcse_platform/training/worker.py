@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import uuid
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import ray
 import ray.train
 import ray.train.torch
 import torch
@@ -42,6 +44,7 @@ _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 BEST = "best"
 RESULT = "result.json"
+ATTEMPTS = "attempts.jsonl"
 FAILURE = "failure.json"
 
 
@@ -84,6 +87,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         rank, world = rank_and_world()
         attempt, found = _of_rank_0((uuid.uuid4().hex[:8], checkpoint.newest(setup.folder)))
         engine, progress = _build(setup, found)
+        _record_attempt(setup.folder, attempt, progress.step)
         tracker = setup.record.open() if rank == 0 else NullTracker()
         progress = loop.train(
             engine,
@@ -110,6 +114,23 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
             tracker.flush()
             result = WorkerResult(progress=progress, peak_rss_mb=max(peaks))
             setup.folder.write_text(RESULT, result.model_dump_json())
+
+
+class Attempt(BaseModel):
+    """A line of `attempts.jsonl`: one start of the workers."""
+
+    attempt: str
+    """As in the names of its checkpoints."""
+    first_step: int
+    processes: list[tuple[str, int]]
+    """Ray's node id and the process id, by rank."""
+
+    @classmethod
+    def recorded(cls, folder: RunFolder) -> list[Attempt]:
+        """All attempts of a run, in their order."""
+        path = folder.path / ATTEMPTS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [cls.model_validate_json(line) for line in lines]
 
 
 class WorkerResult(BaseModel):
@@ -208,6 +229,18 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
         return engine, Progress()
     engine.restore_moments(loaded.moments, loaded.progress.step)
     return engine, loaded.progress
+
+
+def _record_attempt(folder: RunFolder, attempt: str, first_step: int) -> None:
+    own = (ray.get_runtime_context().get_node_id(), os.getpid())
+    rank, world = rank_and_world()
+    processes = [own] * world
+    if world > 1:
+        dist.all_gather_object(processes, own)
+    if rank == 0:
+        line = Attempt(attempt=attempt, first_step=first_step, processes=processes)
+        with (folder.path / ATTEMPTS).open("a", encoding="utf-8") as lines:
+            lines.write(line.model_dump_json() + "\n")
 
 
 def _of_rank_0(value: T) -> T:

@@ -1,0 +1,133 @@
+"""What a step will need is estimated near enough, and refused with the setting to change."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from simcse.objective import build_task
+from simcse_platform.config import TrainRun
+from simcse_platform.errors import TrainingError
+from simcse_platform.training import memory
+from simcse_platform.training.engines import build_engine
+from simcse_platform.training.memory import check_memory, free_memory, step_memory
+from support.tiny import tiny_tokenizer, vocabulary
+from support.training import make_batches
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def middling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder whose activations are far larger than what the process holds besides."""
+    folder = tmp_path_factory.mktemp("models") / "middling"
+    model = BertModel(
+        BertConfig(
+            vocab_size=len(vocabulary()),
+            hidden_size=256,
+            num_hidden_layers=6,
+            num_attention_heads=8,
+            intermediate_size=1024,
+            max_position_embeddings=64,
+        )
+    )
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def settings(model: Path, **sections: Any) -> TrainRun:
+    return TrainRun.model_validate(
+        {"encoder": {"model": str(model)}, "global_batch_size": 256, **sections}
+    )
+
+
+def measure(run: TrainRun, found: Queue[tuple[float, float]]) -> None:
+    """Estimate, and growth of resident memory at its peak, of one step in this process."""
+    torch.set_num_threads(1)
+    task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
+    engine = build_engine(task, run)
+    [batch] = make_batches(run, range(1), columns=3)
+    estimate = step_memory(task, batch, run, world=1).total
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    engine.backward(engine(batch).loss)
+    engine.step(1e-5)
+    found.put((estimate, _status("VmHWM") - before))
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * float(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+@pytest.mark.parametrize("sections", [{}, {"memory": {"encoder_chunk": 128, "loss_tile": 64}}])
+def test_the_estimate_is_near_what_a_step_takes(middling: Path, sections: dict[str, Any]) -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory is read from /proc, which this system does not have")
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    process = context.Process(target=measure, args=(settings(middling, **sections), found))
+    process.start()
+    estimate, measured = found.get(timeout=120)
+    process.join()
+    assert measured > 50e6
+    assert 0.5 < estimate / measured < 2
+
+
+def test_a_cached_encoder_and_a_tiled_loss_need_less(middling: Path) -> None:
+    def need(**fields: int) -> memory.StepMemory:
+        run = settings(middling, memory=fields, global_batch_size=512)
+        task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
+        [batch] = make_batches(run, range(1), columns=2)
+        return step_memory(task, batch, run, world=1)
+
+    direct, cached, tiled = need(), need(encoder_chunk=16), need(loss_tile=16)
+    assert cached.activations < direct.activations / 20
+    assert tiled.logits < direct.logits / 2
+    assert cached.state == tiled.state == direct.state
+
+
+def test_zero_shards_what_it_says(middling: Path) -> None:
+    def state(stage: int) -> int:
+        run = settings(middling, scale={"zero_stage": stage})
+        task = build_task(run.encoder, run.objective, run.views, seed=1)
+        [batch] = make_batches(run, range(1), columns=2)
+        return step_memory(task, batch, run, world=4).state
+
+    whole = state(0)
+    assert state(1) == pytest.approx(whole * (1 + 2 / 4) / 3)
+    assert state(2) == state(3) == pytest.approx(whole / 4)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({}, r"GiB are free: set memory.encoder_chunk \(sentences .* at a time\) to 32$"),
+        ({"memory": {"encoder_chunk": 64}}, r"at a time\) to 16$"),
+        ({"memory": {"encoder_chunk": 1}}, r"GiB are free: shard the state by scale.zero_stage=2"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused_with_the_setting_to_change(
+    middling: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], message: str
+) -> None:
+    run = settings(middling, **sections)
+    task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
+    [batch] = make_batches(run, range(1), columns=2)
+    check_memory(task, batch, run, world=1)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1_000_000)
+    with pytest.raises(TrainingError, match=r"^a step needs about .* GiB on a worker .*" + message):
+        check_memory(task, batch, run, world=1)
+
+
+def test_free_memory_is_shared_by_the_workers_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = free_memory(torch.device("cpu"))
+    assert 0 < alone < 10_000 * GIB
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free_memory(torch.device("cpu")) == pytest.approx(alone / 4, rel=0.2)
