@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray.train
+from ray.data import DataContext
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -126,6 +127,30 @@ def test_tasks_that_finish_out_of_order_change_nothing(plan: WindowPlan) -> None
 def test_a_task_may_read_several_windows(plan: WindowPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_MAX_TASKS", 3)
     assert global_ids(streamed(plan, 2)) == planned_ids(plan)
+
+
+def test_the_size_of_rays_blocks_changes_nothing(
+    plan: WindowPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataContext.get_current(), "target_max_block_size", 2000)
+    assert global_ids(streamed(plan, 3)) == planned_ids(plan)
+
+
+def test_batches_that_do_not_come_in_time_are_an_error(plan: WindowPlan) -> None:
+    class Stuck(WindowPlan):
+        def read(self, number: int, world_size: int) -> pa.Table:
+            time.sleep(15 if number else 0)
+            return super().read(number, world_size)
+
+    stuck = Stuck(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
+    [iterator] = split(window_dataset(stuck), stuck, 1)
+    taken = batches(iterator, stuck, rank=0, world_size=1, timeout_s=8)
+    with pytest.raises(
+        StreamError,
+        match=r"^no batch came for 8 s: Ray Data needs a CPU that no worker has reserved, and "
+        r"storage that answers; lower scale.cpus_per_worker, or raise scale.timeout_s$",
+    ):
+        list(taken)
 
 
 def test_each_row_comes_once_an_epoch_and_epochs_differ(plan: WindowPlan) -> None:

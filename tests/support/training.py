@@ -14,8 +14,9 @@ from simcse.optim import build_optimizer
 from simcse.tokens import RaggedTokens
 from simcse_platform.config import TrainRun
 from simcse_platform.ingest.plan import rank_rows
+from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 from simcse_platform.storage import RunFolder
-from simcse_platform.training.engine import DdpEngine
+from simcse_platform.training.engine import DdpEngine, rank_and_world
 
 TIMES = {"rows_per_s", "tokens_per_s", "data_stall_share"}
 """Measurements that differ between equal runs."""
@@ -50,6 +51,17 @@ def make_batches(
                 for c in range(columns)
             ),
         )
+
+
+def planned_batches(plan: WindowPlan) -> Iterator[Batch]:
+    """This rank's slices of all windows of a run, read without Ray."""
+    rank, world = rank_and_world()
+    for number in range(plan.order.window_of(plan.total_steps - 1) + 1):
+        table = plan.read(number, world)
+        for i in range(len(table)):
+            row = {name: table[name][i] for name in table.column_names}
+            if row["rank"].as_py() == rank and row["step"].as_py() != NO_STEP:
+                yield to_batch(row, plan.num_columns)
 
 
 class Recorder:

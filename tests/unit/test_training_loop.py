@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from simcse.batch import Batch
@@ -19,7 +22,7 @@ from simcse.evaluation import Pairs, STSSet, evaluate
 from simcse.objective import TaskOutput
 from simcse.optim import build_optimizer, learning_rate
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import TrainingError
+from simcse_platform.errors import CheckpointError, TrainingError
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
@@ -243,6 +246,38 @@ def test_checkpoints_come_every_k_steps_and_after_the_last(
         "checkpoint-00000006-first",
         "checkpoint-00000007-first",
     ]
+
+
+def test_a_full_disk_is_named_and_the_checkpoint_before_is_whole(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    class FullDisk(Recorder):
+        def save_checkpoint(self, name: str, folder: Path) -> None:
+            if self.checkpoints:
+                (self.folder.path / name).mkdir()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().save_checkpoint(name, folder)
+
+    run, reporter = settings(tiny_encoder, checkpoint={"every": 3}), FullDisk(tmp_path)
+    with pytest.raises(
+        CheckpointError,
+        match=r"^a checkpoint cannot be written \(\[Errno 28\] No space left on device\): make "
+        r"room in the temporary and the output folder, and run the same command again to go on "
+        r"from the last checkpoint$",
+    ):
+        train(run, reporter, total_steps=7)
+    assert checkpoint.newest(reporter.folder) == "checkpoint-00000003-first"
+
+
+def test_a_full_temporary_folder_is_named_too(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*args: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", no_room)
+    with pytest.raises(CheckpointError, match=r"^a checkpoint cannot be written \(I/O error"):
+        train(settings(tiny_encoder), Recorder(tmp_path), total_steps=1)
 
 
 def test_measurements_are_means_since_the_last_and_steps_are_left_out_by_none(

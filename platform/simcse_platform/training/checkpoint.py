@@ -97,6 +97,11 @@ def checkpoint_name(step: int, attempt: str) -> str:
     return f"{PREFIX}{step:08d}-{attempt}"
 
 
+def step_of(name: str) -> int:
+    """The step that a checkpoint's name says."""
+    return int(name.removeprefix(PREFIX).partition("-")[0])
+
+
 def save(engine: Engine, folder: Path, *, progress: Progress, run: TrainRun) -> None:
     """Write this rank's file, and on rank 0 the JSON file, into a local folder. Collective."""
     rank, world = rank_and_world()

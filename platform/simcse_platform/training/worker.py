@@ -7,7 +7,7 @@ import re
 import resource
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -259,7 +259,9 @@ def _failure_recorded(folder: RunFolder) -> Iterator[None]:
         raise
     except SimcseError as error:
         failure = WorkerFailure(message=str(error), exit_code=error.exit_code)
-        folder.write_text(FAILURE, failure.model_dump_json())
+        # On a full disk there is no room for it either; then restarts end in the same error.
+        with suppress(OSError):
+            folder.write_text(FAILURE, failure.model_dump_json())
         raise
 
 
