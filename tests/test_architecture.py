@@ -29,6 +29,7 @@ IMPORTERS = {
         "simcse_platform/runtime.py",
         "simcse_platform/ingest/prepare.py",
         "simcse_platform/ingest/stream.py",
+        "simcse_platform/training/supervision.py",
         "simcse_platform/training/trainer.py",
         "simcse_platform/training/worker.py",
     },
