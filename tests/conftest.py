@@ -83,12 +83,12 @@ def ray_cluster() -> Iterator[Resources]:
     """One local Ray for all tests: four logical CPUs, 150 MB of object store."""
     from simcse_platform import runtime
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        runtime.connect(num_cpus=4, object_store_memory=150_000_000) as resources,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers unpickle what tests hand them.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        yield resources
+        with runtime.connect(num_cpus=4, object_store_memory=150_000_000) as resources:
+            yield resources
 
 
 @pytest.fixture

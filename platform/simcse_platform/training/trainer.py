@@ -215,7 +215,7 @@ def _waits_at_most(timeout_s: int) -> Iterator[None]:
 def _reason(error: Exception, folder: RunFolder, scale: ScaleConfig) -> SimcseError:
     if (found := runtime.cause(error) or WorkerFailure.recorded(folder)) is not None:
         return found
-    if "WorkerGroupStartupTimeoutError" in str(error):
+    if "worker group startup timed out" in str(error):
         return ClusterError(
             f"the cluster did not start {scale.num_workers} workers within {scale.timeout_s} s: "
             "something else holds what they need, or machines are slow; run the same command again "

@@ -1,0 +1,61 @@
+"""A run that hangs is worse than one that fails: each wait ends in an error that names it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from ray.util import placement_group, remove_placement_group
+
+from simcse_platform.errors import ClusterError, StalledError
+from support.ray_runs import Runs
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tiny_encoder, tmp_path_factory.mktemp("hangs"))
+
+
+@pytest.fixture
+def busy_cluster(ray_cluster: object) -> Iterator[None]:
+    """A cluster whose CPUs somebody else holds for as long as the test lasts."""
+    held = placement_group([{"CPU": 4}])
+    ray.get(held.ready())
+    yield
+    remove_placement_group(held)
+
+
+def test_machines_that_others_hold_are_not_waited_for_without_end(
+    runs: Runs, busy_cluster: None
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(
+        ClusterError,
+        match=r"^the cluster did not start 2 workers within 8 s: something else holds what they "
+        r"need, or machines are slow; run the same command again later, use fewer workers, or "
+        r"raise scale.timeout_s$",
+    ):
+        runs.fit("busy", runs.settings(0, timeout_s=8))
+    assert time.monotonic() - start < 120
+
+
+def test_a_rank_that_hangs_in_a_step_is_not_waited_for_without_end(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60")
+
+    def hang(rank: int, step: int) -> None:
+        if (rank, step) == (1, 5):
+            time.sleep(600)
+
+    with pytest.raises(
+        StalledError,
+        match=r"^rank 0 waited 25 s for the others: one of them hangs or is far behind; see its "
+        r"log, or raise scale.timeout_s$",
+    ):
+        runs.fit("hanging", runs.settings(0, timeout_s=25), hang)
