@@ -29,7 +29,7 @@ demo: setup ## the whole chain on real text, a few minutes on a laptop; DATA=FOL
 	$(VENV)/bin/simcse demo $(if $(DATA),--data "$(DATA)")
 
 test: lint ## everything: format, lint, types, import contracts, all tests
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile
 
 check: lint ## the same with the unit tests only, within three minutes
 	$(VENV)/bin/pytest tests/unit tests/test_architecture.py
