@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import signal
 import threading
 import time
@@ -70,7 +69,7 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ended, lasting = threading.Event(), list[SimcseError]()
+    ended, lasting, main = threading.Event(), list[SimcseError](), threading.get_ident()
 
     def watch() -> None:
         failing_since: float | None = None
@@ -81,7 +80,8 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
                 failing_since = failing_since or time.monotonic()
                 if time.monotonic() - failing_since >= timeout_s:
                     lasting.append(error)
-                    return _thread.interrupt_main()
+                    # A real signal, which also ends a wait outside Python.
+                    return signal.pthread_kill(main, signal.SIGINT)
             else:
                 failing_since = None
 
