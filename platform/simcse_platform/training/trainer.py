@@ -39,8 +39,9 @@ from simcse_platform.training.worker import (
 # Ray refuses a run whose record names a checkpoint that was deleted, or was itself cut short. Ours
 # stand for themselves, so `fit` begins without the record, and deletes what Ray then forgets.
 _RAYS_RECORD = "checkpoint_manager_snapshot.json"
-# Times that workers may fail to start; all of them together take the run's time limit.
-_STARTS = 4
+# What one start of workers may take where the run's time limit allows for more than one. After a
+# machine has left, Ray's first start counts on it still.
+_SECONDS_A_START = 60
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def fit(
                 name=folder.name,
                 storage_path=str(folder.path.parent),
                 failure_config=ray.train.FailureConfig(  # type: ignore[call-arg]
-                    max_failures=scale.max_failures, controller_failure_limit=_STARTS - 1
+                    max_failures=scale.max_failures, controller_failure_limit=_starts(scale) - 1
                 ),
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=run.checkpoint.keep),
                 worker_runtime_env={"env_vars": _worker_environment(placement)},
@@ -106,7 +107,7 @@ def fit(
         )
         try:
             with (
-                _waits_at_most(scale.timeout_s),
+                _waits_at_most(scale),
                 enough_machines(lambda: place(scale, cluster_resources()), scale.timeout_s),
                 interruptible(),
             ):
@@ -194,13 +195,18 @@ def _worker_environment(placement: Placement) -> dict[str, str]:
     }
 
 
+def _starts(scale: ScaleConfig) -> int:
+    """How often workers may be started within the run's time limit."""
+    return max(1, scale.timeout_s // _SECONDS_A_START)
+
+
 @contextmanager
-def _waits_at_most(timeout_s: int) -> Iterator[None]:
+def _waits_at_most(scale: ScaleConfig) -> Iterator[None]:
     """Ray's own waits, which its controller reads from the environment of the driver."""
     limits = {
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": timeout_s / _STARTS,
-        "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": timeout_s,
-        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": timeout_s,
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": scale.timeout_s / _starts(scale),
+        "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": scale.timeout_s,
+        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": scale.timeout_s,
     }
     before = {name: os.environ.get(name) for name in limits}
     os.environ.update({name: os.environ.get(name, str(limit)) for name, limit in limits.items()})
