@@ -75,7 +75,7 @@ def streamed(plan: WindowPlan, world_size: int, first_step: int = 0) -> list[lis
                 rank=rank,
                 world_size=world_size,
                 first_step=first_step,
-                timeout_s=60,
+                timeout_s=300,
             )
         )
 
@@ -201,7 +201,7 @@ def test_a_slice_of_another_rank_or_step_is_refused(plan: WindowPlan) -> None:
             f"rank {1 - rank}: start the run again"
         )
         with pytest.raises(StreamError, match=want):
-            next(batches(iterators[1 - rank], plan, rank=rank, world_size=2, timeout_s=60))
+            next(batches(iterators[1 - rank], plan, rank=rank, world_size=2, timeout_s=300))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(swapped, range(2)))
@@ -214,7 +214,7 @@ def test_a_slice_of_another_epoch_is_refused(plan: WindowPlan) -> None:
     with pytest.raises(StreamError, match=want):
         next(
             batches(
-                iterator, longer, rank=0, world_size=1, first_step=STEPS_PER_EPOCH, timeout_s=60
+                iterator, longer, rank=0, world_size=1, first_step=STEPS_PER_EPOCH, timeout_s=300
             )
         )
 
@@ -222,7 +222,7 @@ def test_a_slice_of_another_epoch_is_refused(plan: WindowPlan) -> None:
 def test_a_stream_that_ends_early_is_refused(plan: WindowPlan) -> None:
     [iterator] = split(window_dataset(replace(plan, total_steps=8)), plan, 1)
     with pytest.raises(StreamError, match="batches of rank 0 ended at step 8 of 76"):
-        list(batches(iterator, plan, rank=0, world_size=1, timeout_s=60))
+        list(batches(iterator, plan, rank=0, world_size=1, timeout_s=300))
 
 
 @pytest.mark.parametrize("text", [None, " "])
@@ -286,7 +286,7 @@ def test_a_corpus_larger_than_the_object_store_streams(tmp_path: Path) -> None:
     [iterator] = split(window_dataset(plan), plan, 1)
     tokens_read = sum(
         int(batch.columns[0].lengths_n.sum())
-        for batch in batches(iterator, plan, rank=0, world_size=1, timeout_s=60)
+        for batch in batches(iterator, plan, rank=0, world_size=1, timeout_s=300)
     )
     assert tokens_read == 10 * rows * length
     assert 4 * tokens_read > 150_000_000
@@ -298,7 +298,7 @@ def _write_ids(config: dict[str, Any]) -> None:
     shard = ray.train.get_dataset_shard("train")
     ids = [
         batch.row_ids_b.tolist()
-        for batch in batches(shard, config["plan"], rank=rank, world_size=world_size, timeout_s=60)
+        for batch in batches(shard, config["plan"], rank=rank, world_size=world_size, timeout_s=300)
     ]
     (Path(config["folder"]) / f"{rank}.json").write_text(json.dumps(ids))
 

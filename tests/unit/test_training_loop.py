@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from simcse.batch import Batch
@@ -22,69 +18,16 @@ from simcse.evaluation import Pairs, STSSet, evaluate
 from simcse.objective import TaskOutput
 from simcse.optim import build_optimizer, learning_rate
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import CheckpointError, TrainingError
-from simcse_platform.training import checkpoint, loop
+from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Progress
-from simcse_platform.training.dev import DevEvaluation, DevScores
+from simcse_platform.training.dev import DevEvaluation
 from simcse_platform.training.engine import DdpEngine
+from support.loop_runs import ScriptedDev, settings, train
 from support.training import TIMES, Recorder, ddp_engine, make_batches, make_task
 
 GOLDEN = Path(__file__).parents[1] / "assets" / "golden_losses.json"
 
 
-def settings(model: Path, *, dropout: float | None = None, **sections: Any) -> TrainRun:
-    """Batches of 8, everything logged; one section a keyword, as in a file."""
-    return TrainRun.model_validate(
-        {
-            "encoder": {"model": str(model), "dropout": dropout, "length_buckets": 3},
-            "optim": {"learning_rate": 1e-3},
-            "tracking": {"log_every": 1},
-            "global_batch_size": 8,
-            **sections,
-        }
-    )
-
-
-class ScriptedDev:
-    """Dev scores set beforehand, in place of a `DevEvaluation`; none means no dev set."""
-
-    def __init__(self, scores: Sequence[float] = ()) -> None:
-        self._scores = list(scores)
-        self._any = bool(scores)
-
-    def __bool__(self) -> bool:
-        return self._any
-
-    def score(self, engine: object) -> DevScores:
-        return DevScores({"dev_scripted": self._scores.pop(0)}, {"dev_uniformity": -1.0})
-
-
-def train(
-    run: TrainRun,
-    reporter: Recorder,
-    *,
-    total_steps: int,
-    engine: DdpEngine | None = None,
-    progress: Progress | None = None,
-    dev: Any = None,
-    columns: int = 2,
-    batches: Iterator[Batch] | None = None,
-) -> Progress:
-    progress = progress or Progress()
-    return loop.train(
-        engine or ddp_engine(make_task(run), run),
-        batches or make_batches(run, range(progress.step, total_steps), columns=columns),
-        dev or ScriptedDev(),
-        reporter,
-        run,
-        total_steps=total_steps,
-        progress=progress,
-        attempt="first",
-        lineage={"corpus": "tiny"},
-    )
-
-
-@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])
 def test_losses_of_ten_steps_are_those_pinned(
     tiny_encoder: Path, tmp_path: Path, columns: int, request: pytest.FixtureRequest
 ) -> None:
@@ -248,38 +191,6 @@ def test_checkpoints_come_every_k_steps_and_after_the_last(
     ]
 
 
-def test_a_full_disk_is_named_and_the_checkpoint_before_is_whole(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
-    class FullDisk(Recorder):
-        def save_checkpoint(self, name: str, folder: Path) -> None:
-            if self.checkpoints:
-                (self.folder.path / name).mkdir()
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            super().save_checkpoint(name, folder)
-
-    run, reporter = settings(tiny_encoder, checkpoint={"every": 3}), FullDisk(tmp_path)
-    with pytest.raises(
-        CheckpointError,
-        match=r"^a checkpoint cannot be written \(\[Errno 28\] No space left on device\): make "
-        r"room in the temporary and the output folder, and run the same command again to go on "
-        r"from the last checkpoint$",
-    ):
-        train(run, reporter, total_steps=7)
-    assert checkpoint.newest(reporter.folder) == "checkpoint-00000003-first"
-
-
-def test_a_full_temporary_folder_is_named_too(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(*args: object) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(checkpoint, "save_file", no_room)
-    with pytest.raises(CheckpointError, match=r"^a checkpoint cannot be written \(I/O error"):
-        train(settings(tiny_encoder), Recorder(tmp_path), total_steps=1)
-
-
 def test_measurements_are_means_since_the_last_and_steps_are_left_out_by_none(
     tiny_encoder: Path, tmp_path: Path
 ) -> None:
@@ -294,59 +205,6 @@ def test_measurements_are_means_since_the_last_and_steps_are_left_out_by_none(
     one = list(each.series("loss").values())
     want = [(one[0] + one[1]) / 2, (one[2] + one[3]) / 2, one[4]]
     assert list(pairs.series("loss").values()) == pytest.approx(want)
-
-
-def poisoned(run: TrainRun, value: float) -> DdpEngine:
-    task = make_task(run)
-    with torch.no_grad():
-        task.encoder.backbone.get_parameter("encoder.layer.1.output.dense.bias")[3] = value
-    return ddp_engine(task, run)
-
-
-def test_gradients_that_stay_not_finite_end_the_run(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = settings(tiny_encoder, optim={"max_skipped_updates": 2}, checkpoint={"every": 100})
-    reporter = Recorder(tmp_path)
-    with pytest.raises(
-        TrainingError,
-        match=r"^the gradient of step 2 is not finite, for the 3. update in a row: lower "
-        r"optim.learning_rate or raise objective.temperature; the best model so far is kept$",
-    ):
-        train(run, reporter, total_steps=4, engine=poisoned(run, math.nan))
-    assert reporter.checkpoints == []
-    assert reporter.series("loss") == {}
-
-
-@pytest.mark.parametrize(
-    ("limits", "scores", "message"),
-    [
-        ({"lowest_score": 20}, [30.0, 25.0, 19.5], "dev score is 19.50, below dev.lowest_score=20"),
-        ({"highest_uniformity": -1.5}, [30.0], r"uniformity is -1.000, above .*uniformity=-1.5"),
-    ],
-)
-def test_a_collapsed_encoder_stops_the_run_and_leaves_the_best_model(
-    tiny_encoder: Path,
-    tmp_path: Path,
-    limits: dict[str, float],
-    scores: list[float],
-    message: str,
-) -> None:
-    run, reporter = settings(tiny_encoder, dev={"every": 2, **limits}), Recorder(tmp_path)
-    step = 2 * (len(scores) - 1)
-    with pytest.raises(
-        TrainingError, match=f"the encoder has collapsed at step {step}: .*{message}"
-    ):
-        train(run, reporter, total_steps=8, dev=ScriptedDev(scores))
-    assert list(reporter.series("dev_scripted").values()) == scores
-    assert reporter.times_best_was_saved == (1 if len(scores) > 1 else 0)
-
-
-def test_evaluations_and_checkpoints_come_between_updates(tiny_encoder: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"dev.every is 125, but optim.accumulated_batches is 2.*a multiple of it"
-    ):
-        settings(tiny_encoder, optim={"accumulated_batches": 2})
-    with pytest.raises(ValueError, match=r"checkpoint\.every is 125, but"):
-        settings(tiny_encoder, optim={"accumulated_batches": 2}, dev={"every": 4})
 
 
 class StoppedError(Exception):
