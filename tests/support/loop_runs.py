@@ -65,6 +65,3 @@ def train(
         attempt="first",
         lineage={"corpus": "tiny"},
     )
-
-
-@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])

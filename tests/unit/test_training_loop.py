@@ -28,6 +28,7 @@ from support.training import TIMES, Recorder, ddp_engine, make_batches, make_tas
 GOLDEN = Path(__file__).parents[1] / "assets" / "golden_losses.json"
 
 
+@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])
 def test_losses_of_ten_steps_are_those_pinned(
     tiny_encoder: Path, tmp_path: Path, columns: int, request: pytest.FixtureRequest
 ) -> None:
