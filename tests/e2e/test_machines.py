@@ -32,7 +32,7 @@ from support.mlflow_server import Server
 from support.ranks import run_on_ranks
 from support.training import Recorder, make_task, planned_batches
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.machines, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 1203

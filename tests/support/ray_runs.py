@@ -152,7 +152,8 @@ def watched(
                 fail(rank, step)
 
         def watched_batches(*args: Any, **kwargs: Any) -> Iterator[Batch]:
-            for batch in planned_batches(*args, **kwargs):
+            # A busy machine may take its time over data; what a test makes hang is a rank.
+            for batch in planned_batches(*args, **{**kwargs, "timeout_s": 300}):
                 reach(batch.step)
                 with (folder / f"ids-{rank}.jsonl").open("a") as lines:
                     lines.write(json.dumps([batch.step, batch.row_ids_b.tolist()]) + "\n")
