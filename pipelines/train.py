@@ -96,7 +96,7 @@ def execute(
     check_writable(folder.path.parent)
     if runtime.in_job() and not output.is_absolute():
         say(f"--output {output} goes when the job does: give an absolute path to keep the run")
-    say("joining Ray" if address else "starting Ray")
+    say("connecting to Ray")
     with runtime.connect(address) as resources:
         return recorded.execute(
             run,

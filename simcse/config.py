@@ -154,11 +154,11 @@ class MemoryConfig(Settings):
     """
 
     encoder_chunk: int | None = Field(default=None, ge=1)
-    """Sentences whose activations exist at a time (a *cached* encoder, after GradCache), for a
-    third more time; null keeps those of all of a worker's rows. The dropout masks are others, since
-    sentences meet other sentences."""
+    """Sentences whose activations exist at a time (a *cached* encoder, after GradCache), for one
+    forward pass more; null keeps those of all of a worker's rows. The dropout masks are others,
+    since sentences meet other sentences."""
     loss_tile: int | None = Field(default=None, ge=1)
-    """Keys whose logits exist at a time (a *tiled* loss), for a third more time of the loss alone;
+    """Keys whose logits exist at a time (a *tiled* loss), for one matrix product more;
     null keeps the logits of a worker's rows and all keys. It pays beyond some thousand rows."""
 
 

@@ -22,8 +22,8 @@ from benchmarks.minilm_training import (
     take_step,
     training_options,
 )
-from benchmarks.peak_memory import PeakMemory
 from simcse.config import MemoryConfig
+from support.peak_memory import PeakMemory
 
 TILE = 1024
 DEFAULT_BUCKETS = 8

@@ -8,7 +8,6 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from transformers import BertConfig, BertModel
 
 from benchmarks import platform_run
 from benchmarks.measuring import Benchmark, Figures, Option, Options, Row, Runs, main
@@ -22,7 +21,7 @@ from simcse_platform.config import (
     TrackingConfig,
     TrainRun,
 )
-from support.tiny import WORDS, tiny_tokenizer, vocabulary
+from support.tiny import WORDS, save_tiny_encoder
 
 FILES = 20
 ROWS_PER_GROUP = 4096
@@ -47,18 +46,9 @@ def write_inputs(options: Options) -> None:
             compression="zstd",
             row_group_size=ROWS_PER_GROUP,
         )
-    model = BertModel(
-        BertConfig(
-            vocab_size=len(vocabulary()),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=64,
-        )
+    save_tiny_encoder(
+        options.scratch / "encoder", hidden_size=16, num_hidden_layers=1, intermediate_size=32
     )
-    model.save_pretrained(options.scratch / "encoder")
-    tiny_tokenizer().save_pretrained(options.scratch / "encoder")
 
 
 def train(options: Options) -> Figures:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.measuring import Benchmark, Figures, Option, Options, Row, Runs, main
-from benchmarks.peak_memory import PeakMemory
 from simcse.config import ObjectiveConfig
 from simcse.losses import gathered_contrastive_loss
+from support.peak_memory import PeakMemory
 
 OBJECTIVE = ObjectiveConfig()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -35,8 +34,8 @@ from simcse_platform.config import (
 )
 from simcse_platform.ingest.prepare import prepare
 from simcse_platform.ingest.source import open_corpus
-from simcse_platform.ingest.window import NO_STEP, to_batch
 from simcse_platform.training.trainer import plan_steps
+from support.training import planned_batches
 
 BATCH = 64
 CORPUS = "corpus"
@@ -73,7 +72,8 @@ def run_bare(options: Options) -> Figures:
     run = make_run(options, workers=1)
     task = build_task(run.encoder, run.objective, run.views, seed=run.seed).train()
     optimizer = build_optimizer(task, run.optim)
-    batches = list(_planned_batches(run, options))
+    corpus = open_corpus(run.data, run.encoder, options.scratch, lambda line: None)
+    batches = list(planned_batches(plan_steps(run, corpus)))
 
     def step(batch: Batch) -> None:
         task(batch).loss.backward()
@@ -148,20 +148,6 @@ def rows(runs: Runs, options: Options) -> list[Row]:
             for side in ("one-worker", "two-workers")
         ),
     ]
-
-
-def _planned_batches(run: TrainRun, options: Options) -> Iterator[Batch]:
-    """Those that the platform trains on, in its order."""
-    corpus = open_corpus(run.data, run.encoder, options.scratch, lambda line: None)
-    plan = plan_steps(run, corpus)
-    for number in range(plan.order.window_of(plan.total_steps - 1) + 1):
-        slices = plan.read(number, world_size=1)
-        found = (
-            {name: slices[name][i] for name in slices.column_names} for i in range(len(slices))
-        )
-        yield from (
-            to_batch(row, plan.num_columns) for row in found if row["step"].as_py() != NO_STEP
-        )
 
 
 if __name__ == "__main__":

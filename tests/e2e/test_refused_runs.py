@@ -241,7 +241,7 @@ def test_a_refused_run_leaves_its_name_free_and_a_finished_one_holds_it(
     (tmp_path / "train.json").unlink()
     again = train("--corpus", corpus, "--set", "tracking.log_every=1")
     assert (again.code, again.err) == (0, "")
-    assert again.out.startswith("starting Ray\nrun mine is finished: nothing to do\n")
+    assert again.out.startswith("connecting to Ray\nrun mine is finished: nothing to do\n")
     assert json.loads((tmp_path / "train.json").read_text()) == summary
     went_on = train("--config", run / "run.yaml")
     assert (went_on.code, went_on.err) == (0, "")

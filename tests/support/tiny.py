@@ -20,6 +20,12 @@ music game team play plays playing eat eats eating run runs running sit sits sit
 riding sleep read write big small old new red green blue black white good bad one two three first
 last year day time people world
 """
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -58,20 +64,20 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def save_tiny_encoder(folder: Path, *, seed: int = 0) -> Path:
-    """A plain Hugging Face folder: 2 layers, 32 wide, 64 positions, with a pooler."""
+def save_tiny_encoder(folder: Path, *, seed: int = 0, **sizes: int) -> Path:
+    """A plain Hugging Face folder: 2 layers, 32 wide, 64 positions, with a pooler.
+
+    `sizes` are fields of `BertConfig` that shall be others.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = BertModel(
             BertConfig(
                 vocab_size=len(vocabulary()),
-                hidden_size=32,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=64,
                 max_position_embeddings=64,
                 # Large enough that sentences differ by more than float noise.
                 initializer_range=0.2,
+                **(_SIZES | sizes),
             )
         )
     model.save_pretrained(folder)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
 from simcse.objective import build_task
 from simcse_platform.config import TrainRun
@@ -17,7 +16,8 @@ from simcse_platform.errors import TrainingError
 from simcse_platform.training import memory
 from simcse_platform.training.engines import build_engine
 from simcse_platform.training.memory import check_memory, free_memory, step_memory
-from support.tiny import tiny_tokenizer, vocabulary
+from support.peak_memory import PeakMemory
+from support.tiny import save_tiny_encoder
 from support.training import make_batches
 
 GIB = 2**30
@@ -26,20 +26,13 @@ GIB = 2**30
 @pytest.fixture(scope="module")
 def middling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder whose activations are far larger than what the process holds besides."""
-    folder = tmp_path_factory.mktemp("models") / "middling"
-    model = BertModel(
-        BertConfig(
-            vocab_size=len(vocabulary()),
-            hidden_size=256,
-            num_hidden_layers=6,
-            num_attention_heads=8,
-            intermediate_size=1024,
-            max_position_embeddings=64,
-        )
+    return save_tiny_encoder(
+        tmp_path_factory.mktemp("models") / "middling",
+        hidden_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        intermediate_size=1024,
     )
-    model.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 def settings(model: Path, **sections: Any) -> TrainRun:
@@ -55,16 +48,10 @@ def measure(run: TrainRun, found: Queue[tuple[float, float]]) -> None:
     engine = build_engine(task, run)
     [batch] = make_batches(run, range(1), columns=3)
     estimate = step_memory(task, batch, run, world=1).total
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    engine.backward(engine(batch).loss)
-    engine.step(1e-5)
-    found.put((estimate, _status("VmHWM") - before))
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * float(next(line for line in lines if line.startswith(name)).split()[1])
+    with PeakMemory() as peak:
+        engine.backward(engine(batch).loss)
+        engine.step(1e-5)
+    found.put((estimate, 2**20 * peak.above_start_mb))
 
 
 @pytest.mark.parametrize("sections", [{}, {"memory": {"encoder_chunk": 128, "loss_tile": 64}}])

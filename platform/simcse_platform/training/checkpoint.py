@@ -13,6 +13,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -114,7 +115,10 @@ def save(engine: Engine, folder: Path, *, progress: Progress, run: TrainRun) -> 
             tensors |= {f"{moment}/{name}": value.contiguous() for moment, value in moments.items()}
     path = folder / f"parameters-{rank:05d}-of-{world:05d}.safetensors"
     save_file(tensors, path)
-    own = (path.name, {"bytes": path.stat().st_size, "sha256": _sha256(path)})
+    own = (
+        path.name,
+        {"bytes": path.stat().st_size, "sha256": _sha256(path)},
+    )
     files = [own]
     if world > 1:
         files = [own] * world
@@ -201,5 +205,11 @@ def _read_manifest(path: Path) -> _Manifest:
 
 
 def _sha256(path: Path) -> str:
+    return _sha256_of_content(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256_of_content(path: Path, changed_ns: int) -> str:
+    # A start looks at its checkpoints more than once, and need not read them as often.
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,7 +1,4 @@
-"""Whether a worker's first step fits into memory, estimated before it is taken.
-
-b: rows on this rank, B: rows of the global batch, C: keys a row, V: vectors a row, D: width.
-"""
+"""Whether a worker's first step fits into memory, estimated before it is taken."""
 
 from __future__ import annotations
 
@@ -91,16 +88,17 @@ def check_memory(task: ContrastiveTask, batch: Batch, run: TrainRun, world: int)
     if need.total <= free:
         return
     advice = {
-        need.activations: "set memory.encoder_chunk (sentences whose activations exist at a time) "
+        "activations": "set memory.encoder_chunk (sentences whose activations exist at a time) "
         f"to {max(1, (run.memory.encoder_chunk or 128) // 4)}",
-        need.logits: "set memory.loss_tile (keys whose logits exist at a time) to 1024",
-        need.state: "shard the state by scale.zero_stage=2 over more workers, or take a smaller "
+        "logits": "set memory.loss_tile (keys whose logits exist at a time) to 1024",
+        "state": "shard the state by scale.zero_stage=2 over more workers, or take a smaller "
         "encoder",
     }
+    largest = max(advice, key=lambda part: int(getattr(need, part)))
     raise TrainingError(
         f"a step needs about {need.total / _GIB:.1f} GiB on a worker (activations "
         f"{need.activations / _GIB:.1f}, logits {need.logits / _GIB:.1f}, gradients and optimiser "
-        f"{need.state / _GIB:.1f}) and {free / _GIB:.1f} GiB are free: {advice[max(advice)]}"
+        f"{need.state / _GIB:.1f}) and {free / _GIB:.1f} GiB are free: {advice[largest]}"
     )
 
 
