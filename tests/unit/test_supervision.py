@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from itertools import chain, cycle
 
 import pytest
@@ -22,6 +24,16 @@ def missing() -> None:
     raise ClusterError("the cluster has 1 CPU")
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["raised", "ignored"])
+def ctrl_c(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ctrl-C as a shell hands it on, to what runs in front of it and to what runs behind it."""
+    handler = signal.signal(signal.SIGINT, request.param)
+    yield
+    assert signal.getsignal(signal.SIGINT) is request.param
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_cluster_that_stays_too_small_ends_the_wait() -> None:
     start = time.monotonic()
     with (
@@ -40,6 +52,7 @@ def test_machines_that_come_back_in_time_end_nothing() -> None:
         time.sleep(1.2)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stays_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt), enough_machines(lambda: None, 0.3):
         raise KeyboardInterrupt

@@ -70,6 +70,10 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
         yield
         return
     ended, lasting, main = threading.Event(), list[SimcseError](), threading.get_ident()
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.SIG_IGN:
+        # A shell without job control starts what runs behind it with Ctrl-C ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def watch() -> None:
         failing_since: float | None = None
@@ -98,3 +102,4 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
     finally:
         ended.set()
         thread.join()
+        signal.signal(signal.SIGINT, handler)
