@@ -32,6 +32,7 @@ from simcse.sentence_transformers_files import read_pooling, read_whitening
 from simcse.tokenizer import load_tokenizer, tokenize
 from simcse.tokens import RaggedTokens
 from simcse.whitening import whitening_layer
+from simcse.words import EmbeddedTokens
 
 
 class SentenceEncoder(nn.Module):
@@ -155,20 +156,29 @@ class SentenceEncoder(nn.Module):
         Tokens best stay on the CPU; a chunk moves to the encoder's device when its turn comes.
         """
         chunks, again = self.chunks(tokens, recomputed_chunks), recomputed_chunks is not None
+        words = self.embed_words(tokens)
         vectors_nD = torch.cat(
             [
-                recomputed(partial(self._encode, tokens.select(rows_m)), enabled=again, random=True)
+                recomputed(partial(self._encode, words.select(rows_m)), enabled=again, random=True)
                 for rows_m in chunks
             ]
         )
         return vectors_nD[torch.argsort(torch.cat(chunks)).to(vectors_nD.device)]
 
-    def token_states(self, tokens: RaggedTokens) -> Tensor:
+    def embed_words(self, tokens: RaggedTokens) -> EmbeddedTokens:
+        """The tokens with their word embeddings, to be encoded in chunks of any choice."""
+        pad_id = self.tokenizer.pad_token_id
+        # Any id does where the tokenizer has no padding token: the mask hides it.
+        return EmbeddedTokens.look_up(
+            self.backbone.get_input_embeddings(), tokens, 0 if pad_id is None else int(pad_id)
+        )
+
+    def token_states(self, words: EmbeddedTokens) -> Tensor:
         """States of the last layer for every token of one chunk, `[T, D]`; T may be 0."""
-        ids_mL, mask_mL = self._padded(tokens)
-        output = self.backbone(input_ids=ids_mL, attention_mask=mask_mL)
+        words_mLE, mask_mL = words.padded()
+        output = self.backbone(inputs_embeds=words_mLE, attention_mask=mask_mL)
         states_TD: Tensor = output.last_hidden_state[mask_mL.bool()]
-        return states_TD[: len(tokens.ids_T)]
+        return states_TD[: len(words.tokens.ids_T)]
 
     def chunks(self, tokens: RaggedTokens, count: int | None = None) -> list[Tensor]:
         """Which sentences are encoded together: equal parts of what is sorted by length.
@@ -216,7 +226,9 @@ class SentenceEncoder(nn.Module):
         try:
             for start in range(0, len(tokens), batch_size):
                 rows_m = order_n[start : start + batch_size]
-                vectors_nD[rows_m] = self._encode(tokens.select(rows_m)).float().cpu()
+                vectors_nD[rows_m] = (
+                    self._encode(self.embed_words(tokens.select(rows_m))).float().cpu()
+                )
                 if progress:
                     progress(start + len(rows_m))
         finally:
@@ -265,34 +277,22 @@ class SentenceEncoder(nn.Module):
             ),
         )
 
-    def _encode(self, tokens: RaggedTokens) -> Tensor:
+    def _encode(self, words: EmbeddedTokens) -> Tensor:
         """Vectors `[m, D]` of one chunk, attached to the graph even where m is 0."""
-        return self._encode_chunk(*self._padded(tokens))[: len(tokens)]
-
-    def _padded(self, tokens: RaggedTokens) -> tuple[Tensor, Tensor]:
-        """Ids and mask `[m, L]` on the encoder's device; no rows become one row of padding."""
-        rows = tokens if len(tokens) else RaggedTokens.from_lists([[self._pad_id]])
-        ids_mL, mask_mL = (part.to(self.backbone.device) for part in rows.padded(self._pad_id))
-        return ids_mL, mask_mL
-
-    def _encode_chunk(self, ids_mL: Tensor, mask_mL: Tensor) -> Tensor:
+        words_mLE, mask_mL = words.padded()
         output = self.backbone(
-            input_ids=ids_mL,
+            inputs_embeds=words_mLE,
             attention_mask=mask_mL,
             output_hidden_states=needs_all_layers(self.pooling),
         )
         # Reduced precision ends here: the head is cheap, and its error would enter every logit.
-        with torch.autocast(ids_mL.device.type, enabled=False):
+        with torch.autocast(mask_mL.device.type, enabled=False):
             vectors_mD = pool(self.pooling, output, mask_mL)
             if self.head is not None and (self.training or self.head_kind == "always"):
                 vectors_mD = self.head(vectors_mD)
-            return vectors_mD if self.whitening is None else self.whitening(vectors_mD)
-
-    @property
-    def _pad_id(self) -> int:
-        """Any id does where the tokenizer has no padding token: the mask hides it."""
-        pad_id = self.tokenizer.pad_token_id
-        return 0 if pad_id is None else int(pad_id)
+            if self.whitening is not None:
+                vectors_mD = self.whitening(vectors_mD)
+        return vectors_mD[: len(words)]
 
 
 def check_config(config: EncoderConfig) -> Path:

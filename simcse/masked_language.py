@@ -23,6 +23,7 @@ from simcse.pooling import at_least_float32
 from simcse.positional import uniforms
 from simcse.recompute import recomputed
 from simcse.tokens import RaggedTokens
+from simcse.words import EmbeddedTokens
 
 # Of the tokens to predict 80 % are hidden, 10 % replaced by any token, 10 % left as they are.
 _HIDDEN, _REPLACED = 0.8, 0.9
@@ -43,10 +44,6 @@ class MaskedTokens(NamedTuple):
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """The sentences of all parts, in order."""
         return cls(*map(RaggedTokens.concatenate, zip(*parts, strict=True)))
-
-    def select(self, index_m: Tensor) -> MaskedTokens:
-        """The sentences at `index_m` (int64 `[m]`), in that order."""
-        return MaskedTokens(self.tokens.select(index_m), self.targets.select(index_m))
 
 
 def mask_id(tokenizer: PreTrainedTokenizerFast) -> int:
@@ -85,10 +82,14 @@ class MaskedLanguageTerm(nn.Module):
 
         `recomputed_chunks` is as in the encoder's `forward`; logits are not kept either.
         """
-        again = recomputed_chunks is not None
+        again, words = recomputed_chunks is not None, encoder.embed_words(masked.tokens)
         sums = [
             recomputed(
-                partial(self._chunk_sum, encoder, masked.select(rows_m)), enabled=again, random=True
+                partial(
+                    self._chunk_sum, encoder, words.select(rows_m), masked.targets.select(rows_m)
+                ),
+                enabled=again,
+                random=True,
             )
             for rows_m in encoder.chunks(masked.tokens, recomputed_chunks)
         ]
@@ -99,9 +100,11 @@ class MaskedLanguageTerm(nn.Module):
             dist.all_reduce(count, group=group)
         return total * world / count.clamp(min=1)
 
-    def _chunk_sum(self, encoder: SentenceEncoder, masked: MaskedTokens) -> Tensor:
-        states_TD = encoder.token_states(masked.tokens)
-        targets_T = masked.targets.ids_T.to(states_TD.device)
+    def _chunk_sum(
+        self, encoder: SentenceEncoder, words: EmbeddedTokens, targets: RaggedTokens
+    ) -> Tensor:
+        states_TD = encoder.token_states(words)
+        targets_T = targets.ids_T.to(states_TD.device)
         chosen_T = targets_T != NO_TARGET
         with torch.autocast(states_TD.device.type, enabled=False):
             logits_kV = self.head(at_least_float32(states_TD[chosen_T]))

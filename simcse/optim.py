@@ -25,6 +25,7 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> AdamW:
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
+        fused=True,
     )
 
 

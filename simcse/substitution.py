@@ -63,7 +63,8 @@ class TokenSubstitution:
     def _fill(self, tokens: RaggedTokens, places_k: Tensor) -> RaggedTokens:
         """The tokens at these places replaced by the likeliest that were not there."""
         hidden = RaggedTokens(tokens.ids_T.index_fill(0, places_k, self._mask_id), tokens.lengths_n)
-        logits_kV = self._head(self._encoder.token_states(hidden)[places_k])
+        words = self._encoder.embed_words(hidden)
+        logits_kV = self._head(self._encoder.token_states(words)[places_k])
         logits_kV[:, self._special] = -torch.inf
         logits_kV.scatter_(1, tokens.ids_T[places_k, None], -torch.inf)
         filled_T = tokens.ids_T.index_copy(0, places_k, logits_kV.argmax(dim=1))

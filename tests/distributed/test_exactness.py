@@ -136,9 +136,9 @@ def plain_term(task: ContrastiveTask, batch: Batch) -> Tensor:
     for view, column in enumerate(batch.columns):
         masked = term.mask(column, epoch=batch.epoch, row_ids_n=batch.row_ids_b, view=view)
         for row in range(TOTAL):
-            one = masked.select(torch.tensor([row]))
-            states_TD = task.encoder.backbone(input_ids=one.tokens.ids_T[None]).last_hidden_state[0]
-            for logits_V, target in zip(term.head(states_TD), one.targets.ids_T, strict=True):
+            ids_T, targets_T = (part.select(torch.tensor([row])).ids_T for part in masked)
+            states_TD = task.encoder.backbone(input_ids=ids_T[None]).last_hidden_state[0]
+            for logits_V, target in zip(term.head(states_TD), targets_T, strict=True):
                 if target != NO_TARGET:
                     losses.append(torch.logsumexp(logits_V, dim=0) - logits_V[target])
     return torch.stack(losses).mean()

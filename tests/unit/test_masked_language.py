@@ -118,10 +118,11 @@ def test_a_batch_without_rows_has_term_zero_and_a_gradient_everywhere(folder: Pa
 def test_states_of_tokens_come_in_the_order_of_the_tokens(folder: Path) -> None:
     encoder, _ = make_encoder(folder)
     tokens = encoder.tokenize(TEXTS[:7])
-    states_TD = encoder.token_states(tokens)
+    words = encoder.embed_words(tokens)
+    states_TD = encoder.token_states(words)
     first = 0
     for row, length in enumerate(tokens.lengths_n.tolist()):
-        alone = encoder.token_states(tokens.select(torch.tensor([row])))
+        alone = encoder.token_states(words.select(torch.tensor([row])))
         torch.testing.assert_close(states_TD[first : first + length], alone, rtol=0, atol=1e-5)
         first += length
 

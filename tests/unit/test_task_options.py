@@ -155,7 +155,7 @@ def test_the_masked_language_term_is_added_with_its_weight(folder: Path) -> None
     ]
     total, count = 0.0, 0
     for part in masked:
-        states_TD = task.encoder.token_states(part.tokens)
+        states_TD = task.encoder.token_states(task.encoder.embed_words(part.tokens))
         for logits_V, target in zip(term.head(states_TD), part.targets.ids_T, strict=True):
             if target != NO_TARGET:
                 total += (torch.logsumexp(logits_V, dim=0) - logits_V[target]).item()

@@ -102,7 +102,7 @@ class DdpEngine:
     def restore_moments(self, moments: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
         for name, parameter in self.task.named_parameters():
             self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(step)),
+                "step": torch.tensor(float(step), device=parameter.device),
                 **{key: value.to(parameter.device) for key, value in moments[name].items()},
             }
 

@@ -103,7 +103,7 @@ class ZeroEngine:
             for moment, value in moments[name].items():
                 self._set_moment(parameter, moment, value.to(parameter.device))
         for state in self._optimizer.optimizer.state.values():
-            state["step"] = torch.tensor(float(step))
+            state["step"].fill_(step)
         self._engine.global_steps = step
 
     def _set_moment(self, parameter: Any, moment: str, value: Tensor) -> None:
