@@ -23,6 +23,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from simcse import original_project
+from simcse.dropout import draw_faster
 from simcse.errors import ModelError
 from simcse.model_source import readable
 
@@ -181,6 +182,7 @@ def _load(
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+    draw_faster(model)
     return model, {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
 
 
