@@ -181,27 +181,29 @@ class SentenceEncoder(nn.Module):
         return states_TD[: len(words.tokens.ids_T)]
 
     def chunks(self, tokens: RaggedTokens, count: int | None = None) -> list[Tensor]:
-        """Which sentences are encoded together: equal parts of what is sorted by length.
+        """Which sentences are encoded together: equal parts of what is sorted, longest first.
 
         `count` None is `length_buckets`; some parts are empty where there are few sentences.
         """
         count = count or self.length_buckets
         edges = [len(tokens) * i // count for i in range(count + 1)]
-        order_n = torch.argsort(tokens.lengths_n, stable=True)
+        # Longest first: memory that one chunk gives back is large enough for the next, whereas the
+        # C library finds no use for many pieces that are all a little too small.
+        order_n = torch.argsort(tokens.lengths_n, descending=True, stable=True)
         return [order_n[start:stop] for start, stop in pairwise(edges)]
 
     def positions(self, tokens: RaggedTokens, count: int | None = None) -> list[int]:
         """Positions that the backbone computes for each chunk of these tokens, padding included."""
         lengths_n = tokens.lengths_n
         return [
-            len(rows_m) * int(lengths_n[rows_m[-1]]) if len(rows_m) else 1
+            len(rows_m) * int(lengths_n[rows_m[0]]) if len(rows_m) else 1
             for rows_m in self.chunks(tokens, count)
         ]
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None = None) -> RaggedTokens:
         """Tokens of each sentence, cut to `max_length`; None is the model's own limit."""
         limit = self.model_limit if max_length is None else max_length
-        return RaggedTokens.from_lists(tokenize(self.tokenizer, sentences, limit))
+        return RaggedTokens.from_lists(tokenize(self.tokenizer, sentences, limit).ids)
 
     @torch.inference_mode()
     def encode(

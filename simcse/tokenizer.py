@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -44,10 +45,19 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+class Tokenized(NamedTuple):
+    """Sentences as ids."""
+
+    ids: list[list[int]]
+    """Of each sentence, special tokens included; nothing is padded."""
+    cut: int
+    """Sentences that were longer."""
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerFast, sentences: Sequence[str], max_length: int
-) -> list[list[int]]:
-    """Ids of each sentence, special tokens included, cut to `max_length`; nothing is padded."""
+) -> Tokenized:
+    """The sentences, cut to `max_length` tokens."""
     # A call of the wrapper leaves its padding behind in the backend.
     _neither_cut_nor_pad(tokenizer)
     # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
@@ -55,7 +65,10 @@ def tokenize(
     backend.enable_truncation(max_length)
     encodings = backend.encode_batch_fast(list(sentences))
     backend.no_truncation()
-    return [encoding.ids for encoding in encodings]
+    return Tokenized(
+        [encoding.ids for encoding in encodings],
+        sum(bool(encoding.overflowing) for encoding in encodings),
+    )
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:

@@ -46,7 +46,7 @@ def test_text_is_cleaned_counted_and_kept_beside_its_tokens(
     )
     table = table_of(result.folder, result.manifest)
     assert table["text"].to_pylist() == ["the dog runs", "a cat sits", long]
-    want = tokenize(load_tokenizer(tiny_encoder), table["text"].to_pylist(), 16)
+    want = tokenize(load_tokenizer(tiny_encoder), table["text"].to_pylist(), 16).ids
     assert table["text_tokens"].to_pylist() == want
     manifest = result.manifest
     assert (result.created, manifest.rows, sum(seen)) == (True, 3, 4)

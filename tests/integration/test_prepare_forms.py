@@ -64,7 +64,7 @@ def test_articles_become_sentences_that_know_what_follows_them(
     table, manifest = table_of(result), result.manifest
     assert table.column_names == ["text", "text_tokens", "following"]
     assert table["text"].to_pylist() == [f"Article {i // 5} says {i % 5}." for i in range(20)]
-    want = tokenize(load_tokenizer(tiny_encoder), table["text"].to_pylist(), 16)
+    want = tokenize(load_tokenizer(tiny_encoder), table["text"].to_pylist(), 16).ids
     assert table["text_tokens"].to_pylist() == want
     # Shards end after sentence 2 of article 1 and sentence 0 of article 3.
     assert table["following"].type == pa.int32()

@@ -179,7 +179,7 @@ def test_tokens_are_those_of_the_rows_in_every_column(plan: WindowPlan, tiny_enc
             ([f"dog {i}" for i in ids], [f"{i} cats run" for i in ids]),
             strict=True,
         ):
-            want = tokenize(tokenizer, texts, 8)
+            want = tokenize(tokenizer, texts, 8).ids
             assert column.lengths_n.tolist() == [len(row) for row in want]
             assert column.ids_T.tolist() == [token for row in want for token in row]
 

@@ -33,7 +33,7 @@ def test_pooling_equals_a_loop_over_single_sentences(pooling, model, request):
     folder = request.getfixturevalue(model)
     # float64: the padded and the single sentence differ in float noise, and only in that.
     backbone = load_checkpoint(folder).backbone.double()
-    rows = tokenize(load_tokenizer(folder), SENTENCES, 64)
+    rows = tokenize(load_tokenizer(folder), SENTENCES, 64).ids
     ids, mask = RaggedTokens.from_lists(rows).padded(0)
     got = pool(pooling, backbone(ids, attention_mask=mask, output_hidden_states=True), mask)
     wanted = torch.stack([naive(pooling, backbone, row) for row in rows])
@@ -58,7 +58,7 @@ def test_reduced_precision_is_averaged_in_float32():
 
 @torch.no_grad()
 def test_pooling_equals_plain_transformers_on_a_padded_batch(minilm):
-    rows = RaggedTokens.from_lists(tokenize(load_tokenizer(minilm), SENTENCES, 64))
+    rows = RaggedTokens.from_lists(tokenize(load_tokenizer(minilm), SENTENCES, 64).ids)
     ids, mask = rows.padded(0)
     output = AutoModel.from_pretrained(minilm)(ids, attention_mask=mask)
     weights = mask[:, :, None].float()

@@ -40,24 +40,27 @@ def test_lengths_that_do_not_sum_to_the_ids_are_refused():
 
 def test_long_sentences_are_cut_and_none_is_padded(minilm):
     tokenizer = load_tokenizer(minilm)
-    short, long = tokenize(tokenizer, ["a dog", "dog " * 300], 200)
+    (short, long), cut = tokenize(tokenizer, ["a dog", "dog " * 300], 200)
     assert tokenizer.convert_ids_to_tokens(short) == ["[CLS]", "a", "dog", "[SEP]"]
     assert len(long) == 200
     assert long[-1] == tokenizer.sep_token_id
-    assert tokenize(tokenizer, [], 200) == []
+    assert cut == 1
+    assert tokenize(tokenizer, ["dog " * 198, "dog " * 199], 200).cut == 1
+    assert tokenize(tokenizer, [], 200) == ([], 0)
 
 
 def test_ids_are_those_of_the_tokenizer_itself(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     text = ["The dog runs, 2 cats sit!", "é zebra", "", "[SEP] in the text"]
     wanted = tokenizer(text, truncation=True, max_length=8)["input_ids"]
-    assert tokenize(tokenizer, text, 8) == wanted
+    assert tokenize(tokenizer, text, 8).ids == wanted
 
 
 def test_padding_that_a_call_of_the_tokenizer_left_behind_is_no_part_of_a_sentence(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     tokenizer(["a dog", "the dog runs and runs"], padding=True)
-    assert [len(ids) for ids in tokenize(tokenizer, ["a dog", "the dog runs"], 8)] == [4, 5]
+    ids = tokenize(tokenizer, ["a dog", "the dog runs"], 8).ids
+    assert [len(row) for row in ids] == [4, 5]
 
 
 def test_a_fingerprint_survives_use_and_saving_and_tells_tokenizers_apart(

@@ -52,7 +52,7 @@ def make_corpus(folder: Path, model: Path, *, tokenised: bool) -> Corpus:
         texts = sentences_of(shard)
         columns = {"text": pa.array(texts)}
         if tokenised:
-            ids = tokenize(tokenizer, texts, MAX_LENGTH)
+            ids = tokenize(tokenizer, texts, MAX_LENGTH).ids
             columns["text_tokens"] = pa.array(ids, pa.list_(pa.int32()))
             following = [min(3, size - 1 - place) for size in documents for place in range(size)]
             columns["following"] = pa.array(following, pa.int32())
@@ -108,7 +108,7 @@ def test_the_sentences_that_follow_are_the_positive_up_to_the_documents_end(
             texts = texts[size:]
     found = read_rows(corpus, ViewsConfig.model_validate({"positive": view}))
     tokenizer = load_tokenizer(model)
-    assert found == {row: tokenize(tokenizer, texts, MAX_LENGTH) for row, texts in want.items()}
+    assert found == {row: tokenize(tokenizer, texts, MAX_LENGTH).ids for row, texts in want.items()}
 
 
 @pytest.mark.parametrize("tokenised", [True, False], ids=["prepared", "as it is"])
@@ -125,8 +125,8 @@ def test_altered_text_is_altered_by_row_and_epoch_and_the_anchor_is_not(
     for epoch in (0, 1):
         altered = alter(texts, views, None, seed=7, epoch=epoch, row_ids_R=np.arange(len(texts)))
         pairs = zip(
-            tokenize(tokenizer, texts, MAX_LENGTH),
-            tokenize(tokenizer, altered, MAX_LENGTH),
+            tokenize(tokenizer, texts, MAX_LENGTH).ids,
+            tokenize(tokenizer, altered, MAX_LENGTH).ids,
             strict=True,
         )
         assert read_rows(corpus, views, epoch) == {
@@ -140,7 +140,7 @@ def test_substituted_tokens_are_those_of_the_encoders_own_masked_language_model(
     corpus = make_corpus(tmp_path, model, tokenised=False)
     views = ViewsConfig(positive="masked_language", rate=0.3)
     texts = sentences_of(0) + sentences_of(1)
-    tokens = RaggedTokens.from_lists(tokenize(load_tokenizer(model), texts, MAX_LENGTH))
+    tokens = RaggedTokens.from_lists(tokenize(load_tokenizer(model), texts, MAX_LENGTH).ids)
     row_ids_n = torch.arange(len(texts))
     want = TokenSubstitution(model).substitute(
         tokens, rate=0.3, seed=7, epoch=0, row_ids_n=row_ids_n

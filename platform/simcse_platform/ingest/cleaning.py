@@ -160,16 +160,17 @@ def usable_rows(
 
 def clean(texts: Texts, options: RowOptions) -> tuple[str, ...] | Reason:
     """The texts with white space collapsed, or why the row cannot be used."""
-    row = tuple(readers.collapse_spaces(text or "") for text in texts)
+    row = tuple([readers.collapse_spaces(text or "") for text in texts])
     pair, negatives = row[:2], row[2:]
     if not all(pair):
         return EMPTY
     if not all(negatives):
         return EMPTY_NEGATIVE
-    if len(set(pair)) < len(pair):
-        return SAME_AS_ANCHOR
-    if len(set(row)) < len(row):
-        return REPEATED_IN_ROW
+    if len(row) > 1:
+        if pair[0] == pair[1]:
+            return SAME_AS_ANCHOR
+        if len(set(row)) < len(row):
+            return REPEATED_IN_ROW
     if options.min_words > 1 and min(map(_count_words, row)) < options.min_words:
         return TOO_FEW_WORDS
     if options.max_words is not None and max(map(_count_words, row)) > options.max_words:
@@ -233,9 +234,11 @@ def _made(
 def _raw(files: Mapping[int, Path], columns: Sequence[str], tally: Tally) -> Iterator[Texts | None]:
     """Texts as they are read, and None for what cannot be read and at the end of each file."""
     for number, file in files.items():
+        read = 0
         for row in readers.read(file, columns):
-            tally.read += 1
+            read += 1
             if row.reason is not None:
                 tally.bad.append((number, row.number, row.reason))
             yield row.texts
+        tally.read += read
         yield None

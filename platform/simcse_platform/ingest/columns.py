@@ -125,7 +125,7 @@ def _substitute(
 
 def _tokenise(corpus: Corpus, texts: Sequence[str]) -> Ragged:
     clean = [readers.collapse_spaces(text) for text in texts]
-    ids = tokenize(cached_tokenizer(corpus.tokenizer_model), clean, corpus.max_length)
+    ids = tokenize(cached_tokenizer(corpus.tokenizer_model), clean, corpus.max_length).ids
     lengths_R = np.fromiter(map(len, ids), np.int32, len(ids))
     ids_T = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths_R.sum()))
     return Ragged(ids_T, lengths_R)

@@ -101,10 +101,15 @@ def read(file: Path, columns: Sequence[str]) -> Iterator[Row]:
     row = None
     with _named_when_damaged(file):
         for row in FORMATS[_form(file)].rows(file, columns):
-            damaged = row.texts is not None and any(t and _SURROGATE.search(t) for t in row.texts)
+            damaged = row.texts is not None and any(map(_is_damaged, row.texts))
             yield Row(row.number, None, NOT_UTF8) if damaged else row
     if row is None:
         raise DataError(f"{file} has no rows: remove it from the corpus")
+
+
+def _is_damaged(text: str | None) -> bool:
+    # Most texts are known to be ASCII without a look at their characters.
+    return text is not None and not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def collapse_spaces(text: str) -> str:

@@ -95,8 +95,9 @@ class Job:
         lengths: dict[str, dict[int, int]] = {}
         cut = 0
         for column, sentences in zip(self.columns, zip(*texts, strict=True), strict=True):
-            ids = tokenize(cached_tokenizer(self.tokenizer_model), sentences, self.max_length)
-            cut += self._count_cut(sentences, ids)
+            tokenizer = cached_tokenizer(self.tokenizer_model)
+            ids, longer = tokenize(tokenizer, sentences, self.max_length)
+            cut += longer
             lengths[column] = dict(Counter(map(len, ids)))
             arrays[column] = pa.array(sentences, pa.string())
             arrays[column + TOKENS_SUFFIX] = pa.array(ids, pa.list_(pa.int32()))
@@ -127,11 +128,6 @@ class Job:
                 **{f"text_{i}": pa.array(column, pa.string()) for i, column in enumerate(texts)},
             }
         )
-
-    def _count_cut(self, sentences: Sequence[str], ids: Sequence[Sequence[int]]) -> int:
-        full = [s for s, row in zip(sentences, ids, strict=True) if len(row) == self.max_length]
-        longer = tokenize(cached_tokenizer(self.tokenizer_model), full, self.max_length + 1)
-        return sum(len(row) > self.max_length for row in longer)
 
     def _tally_file(self, piece: int) -> Path:
         return self.work / f"tally-{piece}.json"
