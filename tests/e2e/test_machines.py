@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,15 @@ class Command:
     """`simcse train` in a process of its own, whose steps are read as it prints them."""
 
     def __init__(
-        self, folder: Path, cluster: Machines, tracking: str, config: Path, name: str
+        self, corpus: Path, output: Path, cluster: Machines, tracking: str, config: Path, name: str
     ) -> None:
-        self.run = RunFolder(folder / "runs" / name)
+        self.run = RunFolder(output / name)
         self._step = -1
         self._lines: list[str] = []
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "pipelines", "train", "--config", config, "--name", name),
-                *("--corpus", folder / "corpus", "--output", folder / "runs"),
+                *("--corpus", corpus, "--output", output),
                 *("--tracking", tracking, "--address", cluster.address),
             ],
             cwd=ROOT,
@@ -108,9 +109,8 @@ class Command:
         """Until the attempt of that number has shown that it is past a step."""
         self.wait_until(lambda: len(self.attempts()) == number and self._step >= step)
 
-    def end(self) -> str:
-        code = self.process.wait(timeout=300)
-        assert code == 0, self.output()
+    def end(self, code: int = 0) -> str:
+        assert self.process.wait(timeout=300) == code, self.output()
         return self.output()
 
     def output(self) -> str:
@@ -135,6 +135,7 @@ class Runs:
         self,
         name: str,
         *,
+        output: Path | None = None,
         dropout: float | None = None,
         global_batch_size: int = BATCH,
         epochs: int = 1,
@@ -154,7 +155,8 @@ class Runs:
             "epochs": epochs,
         }
         file.write_text(json.dumps(settings))
-        return Command(self.folder, self.cluster, self.tracking, file, name)
+        output = output or self.folder / "runs"
+        return Command(self.folder / "corpus", output, self.cluster, self.tracking, file, name)
 
     def losses(self, name: str) -> dict[int, float]:
         """The loss of each step in MLflow, where each must be once and in one run."""
@@ -220,7 +222,10 @@ def assert_same_end(got: RunFolder, want: RunFolder) -> None:
             assert got_end.moments[name][moment].equal(value), (name, moment)
 
 
-def test_a_run_survives_its_driver_and_then_a_machine(runs: Runs, tmp_path: Path) -> None:
+def test_a_run_survives_its_driver_and_then_a_machine(
+    runs: Runs, server: Server, tmp_path: Path
+) -> None:
+    """And the tracking server is away while the machine is lost."""
     killed = runs.start("killed")
     killed.wait_for_step_of_attempt(1, EVERY + 7)
     killed.process.kill()
@@ -229,9 +234,13 @@ def test_a_run_survives_its_driver_and_then_a_machine(runs: Runs, tmp_path: Path
     command.wait_for_step_of_attempt(2, 0)
     second_start = command.attempts()[1].first_step
     command.wait_for_step_of_attempt(2, second_start + EVERY + 7)
+    server.kill()
     lost = command.attempts()[1].processes[1][0]
     runs.cluster.kill(lost)
     runs.cluster.add()
+    command.wait_for_step_of_attempt(3, 0)
+    command.wait_for_step_of_attempt(3, command.attempts()[2].first_step + 7)
+    server.start()
     output = command.end()
 
     first, second, third = command.attempts()
@@ -272,3 +281,51 @@ def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path:
     run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
     run_on_ranks(train_undisturbed, 1, tmp_path, run, tmp_path)
     assert runs.losses("elastic") == pytest.approx(losses_in(tmp_path), abs=1e-4)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, in memory."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """A file that leaves no room beside it."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(2**16))
+    return filler
+
+
+def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
+    runs: Runs, small_disk: Path, tmp_path: Path
+) -> None:
+    full = runs.start("full", output=small_disk)
+    full.wait_for_step_of_attempt(1, EVERY + 7)
+    filler = fill(small_disk)
+    output = full.end(code=1)
+    assert "No space left on device" in output
+    last_line = output.strip().splitlines()[-1]
+    assert last_line.startswith("error: "), output
+    assert "cannot be written" in last_line
+    assert "make room in the temporary and the output folder, and run the same" in last_line
+    newest = checkpoint.newest(full.run)
+    assert newest is not None
+    assert checkpoint.step_of(newest) >= EVERY
+    filler.unlink()
+    again = runs.start("full", output=small_disk)
+    again.end()
+    assert again.attempts()[-1].first_step == checkpoint.step_of(newest)
+
+    run = config.load(runs.folder / "full.yaml")
+    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
+    run_on_ranks(train_undisturbed, 2, tmp_path, run, tmp_path / "undisturbed")
+    assert_same_end(again.run, RunFolder(tmp_path / "undisturbed"))
+    assert runs.losses("full") == losses_in(tmp_path / "undisturbed")

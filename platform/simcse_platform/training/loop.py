@@ -153,7 +153,8 @@ class _Keeper:
 
     def log(self, progress: Progress, values: Mapping[str, float]) -> None:
         if rank_and_world()[0] == 0:
-            self.reporter.log(progress.step, values)
+            with _written(f"the record of step {progress.step}"):
+                self.reporter.log(progress.step, values)
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
         """Score the dev sets, and keep the model if none before was better. Collective."""
