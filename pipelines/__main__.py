@@ -19,7 +19,7 @@ from pipelines.demo import demo
 from pipelines.doctor import doctor
 from pipelines.evaluate import evaluate
 from pipelines.prepare import prepare
-from pipelines.registry import promote, register, rollback
+from pipelines.registry import history, promote, register, rollback
 from pipelines.search import search
 from pipelines.train import train
 from pipelines.whiten import whiten
@@ -45,6 +45,7 @@ for command in (
     register,
     promote,
     rollback,
+    history,
     doctor,
 ):
     app.command()(command)

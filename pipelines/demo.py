@@ -25,7 +25,7 @@ def demo(
     With STS data at hand it is scored on STS-B, otherwise on two sets of the demo's own.
     """
     from pipelines import evaluation_sets
-    from pipelines.registry import comparison
+    from pipelines.registry import comparison, read_policy
     from pipelines.train import execute, say_result
     from simcse_platform.tracking import registry
 
@@ -40,11 +40,13 @@ def demo(
     test = evaluation_sets.load_all(
         tasks, data=folder, mode="test", purpose="the demo promotes by it"
     )
+    policy = read_policy(None)
     decision = registry.promote(
         trained.tracking_uri,
         MODEL_NAME,
-        compare=comparison(test.sets, test.sha256),
+        compare=comparison(test, policy, kept=output / ".scores"),
         cache=output / ".models",
+        policy=policy,
         version=version.version,
     )
     alias = registry.CHAMPION if decision.promoted else registry.CHALLENGER

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,6 +16,9 @@ from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
     from simcse.evaluation import Embedder, Evaluation, EvaluationSet
+
+_LATENCY_SENTENCES = 100
+"""Of all lengths, from the sets that are compared."""
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Folder, hub id, or models:/NAME@alias.")
@@ -105,3 +110,19 @@ def score(embedder: Embedder, sets: Sequence[EvaluationSet], *, label: str) -> E
         return Evaluation({}, {})
     with progress_bar(f"{label}: sentences", len(distinct_sentences(sets))) as show:
         return score_sets(embedder, sets, progress=lambda done: show(done))
+
+
+def latency_ms(embedder: Embedder, sets: Sequence[EvaluationSet]) -> float:
+    """Milliseconds that a sentence takes when it comes alone, as requests do: the median."""
+    from simcse.evaluation import distinct_sentences
+
+    sentences = distinct_sentences(sets)
+    chosen = sentences[:: max(1, len(sentences) // _LATENCY_SENTENCES)]
+    embedder.encode(chosen[:1])
+
+    def seconds(sentence: str) -> float:
+        start = time.perf_counter()
+        embedder.encode([sentence])
+        return time.perf_counter() - start
+
+    return 1000 * median(map(seconds, chosen))

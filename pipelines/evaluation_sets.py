@@ -44,6 +44,15 @@ def load_all(tasks: Sequence[str], *, data: Path | None, mode: Mode, purpose: st
     return loaded
 
 
+def add_geometry(loaded: LoadedSets, *, data: Path | None, purpose: str) -> None:
+    """Add the set that describes how vectors lie, for a limit on it."""
+    geometry = load([GEOMETRY], data=data, mode="test")
+    for reason in geometry.missing.values():
+        raise UsageError(f"{GEOMETRY} is missing ({reason}), but {purpose}: give --data")
+    loaded.sets.extend(geometry.sets)
+    loaded.sha256.update(geometry.sha256)
+
+
 def _demo_set(task: str) -> tuple[EvaluationSet, Path]:
     from pipelines import demo_data
 

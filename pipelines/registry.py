@@ -1,22 +1,28 @@
-"""`simcse register`, `promote` and `rollback`: models under a name, and which one is in use."""
+"""`simcse register`, `promote`, `rollback`, `history`: models under a name, and which is in use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from pipelines import embedders, evaluate, settings
-from pipelines.console import JsonFile, say, write_json
+from pipelines.console import JsonFile, console, say, write_json
 from simcse.errors import UsageError
 
 if TYPE_CHECKING:
-    from simcse.evaluation import EvaluationSet
-    from simcse_platform.tracking.promotion import Comparison, Decision
+    from simcse.evaluation import LoadedSets, Scores
+    from simcse_platform.tracking.promotion import (
+        Comparison,
+        Decision,
+        Measured,
+        PromotionPolicy,
+    )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the registered model.")]
 Experiment = Annotated[
@@ -63,6 +69,10 @@ def promote(
         str | None, typer.Option(metavar="N", help="Version to promote; default: the challenger.")
     ] = None,
     tasks: evaluate.Tasks = "sts",
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML with what a challenger must show; see README."),
+    ] = None,
     data: settings.Data = None,
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
@@ -71,22 +81,27 @@ def promote(
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Make a version the champion if its average on the test sets is above the champion's."""
+    """Make a version the champion if it is better on the test sets by more than chance."""
     from pipelines import evaluation_sets
     from simcse_platform.tracking import registry
     from simcse_platform.tracking.location import tracking_uri
 
+    rules = read_policy(policy)
+    folder = settings.evaluation_data(data)
     loaded = evaluation_sets.load_all(
         settings.names(tasks),
-        data=settings.evaluation_data(data),
+        data=folder,
         mode="test",
         purpose="a promotion compares on every set of --tasks",
     )
+    if rules.highest_uniformity is not None:
+        evaluation_sets.add_geometry(loaded, data=folder, purpose="--policy limits uniformity")
     decision = registry.promote(
         tracking_uri(tracking, output),
         name,
-        compare=comparison(loaded.sets, loaded.sha256),
+        compare=comparison(loaded, rules, kept=output / ".scores"),
         cache=output / ".models",
+        policy=rules,
         version=version,
         dry_run=dry_run,
     )
@@ -106,6 +121,34 @@ def rollback(
     report_decision(registry.rollback(tracking_uri(tracking, output), name), json_file)
 
 
+def history(
+    name: Name,
+    output: settings.Output = Path("runs"),
+    tracking: settings.TrackingUri = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show every decision about NAME, promotions made and refused, and rollbacks."""
+    from simcse_platform.tracking import registry
+    from simcse_platform.tracking.location import tracking_uri
+
+    decisions = registry.history(tracking_uri(tracking, output), name)
+    table = Table("time", "action", "version", "champion before", "author", "outcome", "reason")
+    for past in decisions:
+        outcome = "champion" if past["promoted"] else "refused"
+        before = past["champion_before"] or "-"
+        table.add_row(
+            past["time"][:19],
+            past["action"],
+            past["version"],
+            before,
+            past["author"],
+            outcome,
+            past["reason"],
+        )
+    console.print(table)
+    write_json(json_file, {"name": name, "decisions": decisions})
+
+
 def report_decision(decision: Decision, json_file: Path | None) -> None:
     """Show a decision; one that refuses a promotion ends the command with exit code 1."""
     outcome = "champion" if decision.promoted else "not promoted"
@@ -117,24 +160,60 @@ def report_decision(decision: Decision, json_file: Path | None) -> None:
 
 
 def comparison(
-    sets: Sequence[EvaluationSet], sha256: Mapping[str, str]
+    loaded: LoadedSets, policy: PromotionPolicy, *, kept: Path
 ) -> Callable[[Path | None, Path], Comparison]:
-    """Scores two model folders on the same sets, each by its own pooling."""
+    """Scores two model folders on the same sets, each by its own pooling.
+
+    Scores are kept in a folder, by model and data, and taken from there the next time.
+    """
 
     def compare(champion: Path | None, challenger: Path) -> Comparison:
         from simcse_platform.tracking.promotion import Comparison
 
-        def headlines(folder: Path, label: str) -> dict[str, float]:
-            found = evaluate.score(embedders.load_folder(folder), sets, label=label)
-            return {name: scores.headline for name, scores in found.scores.items()}
-
         return Comparison(
-            champion=None if champion is None else headlines(champion, "champion"),
-            challenger=headlines(challenger, "challenger"),
-            data_sha256=sha256,
+            champion=None if champion is None else measure(champion, "champion"),
+            challenger=measure(challenger, "challenger"),
+            data_sha256=loaded.sha256,
         )
 
+    def measure(folder: Path, label: str) -> Measured:
+        from simcse_platform.score_cache import ScoreCache
+
+        cache = ScoreCache(kept, model=folder, sets=loaded.sets, data_sha256=loaded.sha256)
+        scores: Mapping[str, Scores] | None = cache.read()
+        if scores is None:
+            scores = evaluate.score(embedders.load_folder(folder), loaded.sets, label=label).scores
+            cache.write(scores)
+        else:
+            say(f"{label}: scored before on this data")
+        latency = None
+        if policy.highest_latency_ms is not None:
+            latency = evaluate.latency_ms(embedders.load_folder(folder), loaded.sets)
+        return measured(scores, latency_ms=latency)
+
     return compare
+
+
+def measured(scores: Mapping[str, Scores], *, latency_ms: float | None = None) -> Measured:
+    """Scores as a promotion sees them: uniformity is a limit and no headline."""
+    from simcse.evaluation.suite import GEOMETRY
+    from simcse_platform.tracking.promotion import Measured
+
+    ranking = {name: found for name, found in scores.items() if found.sample is not None}
+    return Measured(
+        headlines={name: found.headline for name, found in ranking.items()},
+        samples={name: found.sample for name, found in ranking.items() if found.sample},
+        uniformity=scores[GEOMETRY].headline if GEOMETRY in scores else None,
+        latency_ms=latency_ms,
+    )
+
+
+def read_policy(path: Path | None) -> PromotionPolicy:
+    """The policy of a YAML file, or the default one. Raises `UsageError` with one line."""
+    from simcse_platform.config import read_settings
+    from simcse_platform.tracking.promotion import PromotionPolicy
+
+    return PromotionPolicy() if path is None else read_settings(PromotionPolicy, path)
 
 
 def _run_of(folder: Path) -> str | None:

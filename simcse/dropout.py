@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,7 @@ class FastDropout(nn.Dropout):
     def forward(self, states: Tensor) -> Tensor:
         if not (self.training and 0 < self.p < 1 and states.device.type == "cpu"):
             return F.dropout(states, self.p, self.training)
-        dropped: Tensor = _Dropped.apply(states, self.p)
-        return dropped
+        return cast(Tensor, _Dropped.apply(states, self.p))  # type: ignore[no-untyped-call]
 
 
 class _Dropped(torch.autograd.Function):

@@ -84,10 +84,10 @@ def uniformity(vectors_mD: Vectors, *, t: float = 2.0) -> float:
     return float(np.log(total / (count * (count - 1) / 2)))
 
 
-def mean_reciprocal_rank(
+def reciprocal_ranks(
     queries_qD: Vectors, documents_dD: Vectors, relevant_q: NDArray[np.intp]
-) -> float:
-    """Mean over queries of 1 / rank of the one relevant document, ranked by cosine.
+) -> Float64:
+    """1 / rank of the one relevant document of each query, ranked by cosine, `[q]`.
 
     Tied documents share their mean rank, so that a collapsed encoder gains nothing.
     """
@@ -100,7 +100,7 @@ def mean_reciprocal_rank(
         above_u = (cosine_ud > own_u1).sum(axis=1)
         equal_u = (cosine_ud == own_u1).sum(axis=1)
         reciprocal.append(1 / (above_u + (equal_u + 1) / 2))
-    return float(np.concatenate(reciprocal).mean())
+    return np.concatenate(reciprocal)
 
 
 def _tied(cosine: Float64) -> Float64:

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -20,6 +20,8 @@ from simcse.config import (
     ViewsConfig,
 )
 from simcse.errors import UsageError
+
+S = TypeVar("S", bound=Settings)
 
 
 class DataConfig(Settings):
@@ -216,11 +218,16 @@ def from_tree(tree: Mapping[str, Any]) -> TrainRun:
     try:
         return TrainRun.model_validate(tree)
     except ValidationError as error:
-        raise UsageError(_first_fault(error)) from None
+        raise UsageError(_first_fault(TrainRun, error)) from None
 
 
 def load(path: Path) -> TrainRun:
     """A run from a YAML or JSON file, such as the `run.yaml` kept with every model."""
+    return read_settings(TrainRun, path)
+
+
+def read_settings(kind: type[S], path: Path) -> S:
+    """Settings of any kind from a YAML or JSON file. Raises `UsageError` for the first fault."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -230,11 +237,12 @@ def load(path: Path) -> TrainRun:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, Mapping):
-        raise UsageError(f"{path} holds no mapping: write `encoder: {{model: ...}}` and so on")
+        example = next(iter(kind.model_fields))
+        raise UsageError(f"{path} holds no mapping: write lines such as `{example}: ...`")
     try:
-        return from_tree(tree)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {_first_fault(kind, error)}") from None
 
 
 def to_yaml(run: TrainRun) -> str:
@@ -276,18 +284,18 @@ def _fields(model: type[Settings], prefix: str = "") -> list[str]:
     return names
 
 
-def _unknown(path: str) -> str:
+def _unknown(path: str, kind: type[Settings] = TrainRun) -> str:
     if ours := _ORIGINAL_NAMES.get(path.rpartition(".")[2]):
         return f"{path} is a name of the original project: write {ours}"
-    near = difflib.get_close_matches(path, _fields(TrainRun), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(path, _fields(kind), n=1, cutoff=0.5)
     return f"there is no setting {path}" + (f": did you mean {near[0]}?" if near else "")
 
 
-def _first_fault(error: ValidationError) -> str:
+def _first_fault(kind: type[Settings], error: ValidationError) -> str:
     fault = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return _unknown(path)
+        return _unknown(path, kind)
     if fault["type"] == "missing":
         return f"{path} is missing: it has no default"
     if fault["type"] == "value_error":

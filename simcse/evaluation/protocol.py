@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcse.errors import ModelError
+from simcse.evaluation.significance import Sample
 from simcse.evaluation.suite import SHORT_NAMES
 
 Progress = Callable[[int], None]
@@ -31,6 +32,8 @@ class Scores:
     """What the headline is: "spearman", "mrr", "accuracy"."""
     numbers: Mapping[str, object]
     """All numbers of the set, ready for JSON."""
+    sample: Sample | None = field(default=None, compare=False, repr=False)
+    """Its items, which tell a difference from chance; None where there is nothing to win."""
 
 
 class EmbeddingTable:

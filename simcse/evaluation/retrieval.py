@@ -9,7 +9,8 @@ from typing import TypedDict
 import numpy as np
 
 from simcse.evaluation.protocol import EmbeddingTable, Scores
-from simcse.metrics import mean_reciprocal_rank
+from simcse.evaluation.significance import ItemMean
+from simcse.metrics import reciprocal_ranks
 
 
 class RetrievalNumbers(TypedDict):
@@ -34,10 +35,11 @@ class RetrievalSet:
 
     def score(self, vectors: EmbeddingTable) -> Scores:
         """Mean reciprocal rank x 100 by cosine."""
-        mrr = 100 * mean_reciprocal_rank(
+        found_q = 100 * reciprocal_ranks(
             vectors[self.queries], vectors[self.documents], np.asarray(self.relevant, np.intp)
         )
+        mrr = float(found_q.mean())
         numbers = RetrievalNumbers(
             queries=len(self.queries), documents=len(self.documents), mrr=mrr
         )
-        return Scores(headline=mrr, measure="mrr", numbers=numbers)
+        return Scores(headline=mrr, measure="mrr", numbers=numbers, sample=ItemMean(found_q))

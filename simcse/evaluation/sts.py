@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simcse import metrics
 from simcse.evaluation.protocol import EmbeddingTable, Scores
+from simcse.evaluation.significance import RankCorrelation
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,12 @@ class STSSet:
             ),
             subsets=subsets if self.subsets_known else {},
         )
-        return Scores(headline=spearman["all"], measure="spearman", numbers=numbers)
+        return Scores(
+            headline=spearman["all"],
+            measure="spearman",
+            numbers=numbers,
+            sample=RankCorrelation(cosine_n, gold_n),
+        )
 
     def _aggregate(
         self, together: float, apart: Sequence[float], weights: Sequence[int]

@@ -17,6 +17,7 @@ from sklearn.model_selection import StratifiedKFold  # type: ignore[import-untyp
 
 from simcse.evaluation.classifier import Features, Labels, fit
 from simcse.evaluation.protocol import EmbeddingTable, Scores
+from simcse.evaluation.significance import ItemMean
 from simcse.evaluation.suite import Mode, Split
 
 L2 = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -106,11 +107,15 @@ class TransferSet:
             return Scores(headline=dev_accuracy, measure="accuracy", numbers=numbers)
         gold = [labels_n[trial.test_t] for trial in trials]
         found = [outcome.predicted_t for outcome in outcomes]
-        accuracy = 100 * float(np.mean([np.mean(g == f) for g, f in zip(gold, found, strict=True)]))
+        right = [100.0 * (g == f) for g, f in zip(gold, found, strict=True)]
+        accuracy = float(np.mean([right_t.mean() for right_t in right]))
         numbers["accuracy"] = accuracy
         if "test" in self.parts and len(self.parts["test"].columns) == 2:
             numbers["f1"] = 100 * float(f1_score(gold[0], found[0]))
-        return Scores(headline=accuracy, measure="accuracy", numbers=numbers)
+        # Each fold counts the same, though some have an example more.
+        tested = sum(len(right_t) for right_t in right) / len(right)
+        sample = ItemMean(np.concatenate([right_t * (tested / len(right_t)) for right_t in right]))
+        return Scores(headline=accuracy, measure="accuracy", numbers=numbers, sample=sample)
 
     def _trials(self, labels_n: Labels) -> list[_Trial]:
         ends = accumulate((len(part.labels_n) for part in self.parts.values()), initial=0)

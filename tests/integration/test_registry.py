@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +15,17 @@ from mlflow import MlflowClient
 
 from simcse.encoder import SentenceEncoder
 from simcse.errors import UsageError
+from simcse.evaluation.significance import ItemMean
 from simcse_platform.errors import RegistryError, TrackingError
 from simcse_platform.tracking import lease
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_tracker import start_run
-from simcse_platform.tracking.promotion import Comparison
+from simcse_platform.tracking.promotion import Comparison, Measured
 from simcse_platform.tracking.registry import (
     Version,
     fetch_model,
+    history,
     promote,
     register,
     register_folder,
@@ -46,12 +49,14 @@ def _model(folder: Path, *, score: float, seed: int = 0) -> Path:
 
 
 def _compare(champion: Path | None, challenger: Path) -> Comparison:
-    def scores(folder: Path) -> dict[str, float]:
-        return {"STS12": float((folder / "score.txt").read_text()), "STS13": 50.0}
+    def measure(folder: Path) -> Measured:
+        scores = {"STS12": float((folder / "score.txt").read_text()), "STS13": 50.0}
+        samples = {name: ItemMean(np.full(10, score)) for name, score in scores.items()}
+        return Measured(headlines=scores, samples=samples)
 
     return Comparison(
-        champion=scores(champion) if champion else None,
-        challenger=scores(challenger),
+        champion=measure(champion) if champion else None,
+        challenger=measure(challenger),
         data_sha256={"STS12.csv": "00ff"},
     )
 
@@ -61,7 +66,7 @@ def _aliases(uri: str, name: str) -> dict[str, str]:
     return {alias: str(version) for alias, version in aliases.items()}
 
 
-def _decisions(uri: str, version: Version) -> list[dict[str, object]]:
+def _decisions(uri: str, version: Version) -> list[dict[str, Any]]:
     tags = MlflowClient(uri, uri).get_model_version(version.name, version.version).tags
     return [json.loads(tags[key]) for key in sorted(tags) if key.startswith("decision.")]
 
@@ -82,18 +87,18 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     assert _aliases(uri, name) == {"champion": "2", "previous": "1"}
     (kept,) = _decisions(uri, two)
     assert kept == json.loads(json.dumps(better.to_dict()))
-    assert kept["comparison"] == {
-        "champion": {"STS12": 60.0, "STS13": 50.0},
-        "challenger": {"STS12": 70.0, "STS13": 50.0},
-        "data_sha256": {"STS12.csv": "00ff"},
-        "champion_average": 55.0,
-        "challenger_average": 60.0,
-    }
+    assert kept["champion"]["scores"] == {"STS12": 60.0, "STS13": 50.0}
+    assert kept["challenger"]["average"] == 60
+    assert kept["difference"]["average"] == {"difference": 5, "low": 5, "high": 5}
+    assert (first.earlier_comparisons, better.earlier_comparisons) == (0, 1)
 
     three = register_folder(uri, name, _model(tmp_path / "3", score=65))
     worse = promote(uri, name, compare=_compare, cache=cache)
     assert not worse.promoted
-    assert worse.reason == "average 57.50 is not above the champion's 60.00"
+    assert worse.reason == (
+        "average 57.50 against the champion's 60.00: -2.50, 95% between -2.50 and -2.50 is not "
+        "surely above 0; STS12 loses 5.00, and may lose 1 (-5.00, 95% between -5.00 and -5.00)"
+    )
     assert _aliases(uri, name) == {"champion": "2", "previous": "1", "challenger": "3"}
     assert [decision["promoted"] for decision in _decisions(uri, three)] == [False]
 
@@ -105,6 +110,15 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     assert promote(uri, name, version="3", compare=_compare, cache=cache).promoted
     assert _aliases(uri, name) == {"champion": "3", "previous": "1"}
     assert "promotion_lock" not in MlflowClient(uri, uri).get_registered_model(name).tags
+    past = history(uri, name)
+    assert [(entry["action"], entry["version"], entry["promoted"]) for entry in past] == [
+        ("promote", "1", True),
+        ("promote", "2", True),
+        ("promote", "3", False),
+        ("rollback", "1", True),
+        ("promote", "3", True),
+    ]
+    assert [entry.get("earlier_comparisons") for entry in past] == [0, 1, 2, None, 3]
 
 
 def test_a_dry_run_decides_and_changes_nothing(uri: str, tmp_path: Path) -> None:
@@ -147,6 +161,8 @@ def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
     register_folder(uri, "known", _model(tmp_path, score=1))
     with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry sqlite:"):
         fetch_model(uri, "models:/unknown@champion", tmp_path)
+    with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry"):
+        history(uri, "unknown")
     with pytest.raises(RegistryError, match="there is no version 9 of known"):
         fetch_model(uri, "models:/known/9", tmp_path)
     with pytest.raises(RegistryError, match="known has no version with the alias champion"):
@@ -189,7 +205,9 @@ PROMOTE = """
 import sys, time
 from pathlib import Path
 from simcse_platform.errors import RegistryError
-from simcse_platform.tracking.promotion import Comparison
+import numpy as np
+from simcse.evaluation.significance import ItemMean
+from simcse_platform.tracking.promotion import Comparison, Measured
 from simcse_platform.tracking.registry import promote
 
 uri, version, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -198,7 +216,11 @@ def compare(champion, challenger):
     (folder / f"ready-{version}").touch()
     while not (folder / "go").exists():
         time.sleep(0.01)
-    return Comparison(champion={"A": 1.0}, challenger={"A": 2.0}, data_sha256={})
+    one, two = (
+        Measured(headlines={"A": score}, samples={"A": ItemMean(np.full(9, score))})
+        for score in (1.0, 2.0)
+    )
+    return Comparison(champion=one, challenger=two, data_sha256={})
 
 try:
     decision = promote(uri, "race", version=version, compare=compare, cache=folder / "cache")

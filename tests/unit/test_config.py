@@ -209,7 +209,7 @@ def test_a_file_says_only_what_differs_from_the_defaults(tmp_path: Path) -> None
     [
         (b"encoder: [", r"is no YAML: while parsing"),
         (b"\xff\xfe", r"is no YAML: "),
-        (b"just words", r"holds no mapping: write `encoder: \{model: \.\.\.\}` and so on$"),
+        (b"just words", r"holds no mapping: write lines such as `encoder: \.\.\.`$"),
         (b"encoder: {model: m}\nseeed: 1\n", r": there is no setting seeed: did you mean seed\?$"),
         (b"encoder: {model: m}\nseed: -1\n", r": seed is -1: Input should be greater than or "),
     ],

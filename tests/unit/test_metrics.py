@@ -86,7 +86,7 @@ def test_uniformity_of_one_vector_is_refused() -> None:
 def test_reciprocal_rank_counts_the_documents_above() -> None:
     documents = np.eye(4)
     queries = np.array([[1.0, 0, 0, 0], [0.9, 0.5, 0.1, 0], [0.9, 0.5, 0.1, 0]])
-    got = metrics.mean_reciprocal_rank(queries, documents, np.array([0, 1, 3]))
+    got = metrics.reciprocal_ranks(queries, documents, np.array([0, 1, 3])).mean()
     assert got == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
 
 
@@ -96,11 +96,11 @@ def test_reciprocal_rank_over_many_queries_equals_a_plain_sort() -> None:
     cosine = metrics.unit_rows(queries) @ metrics.unit_rows(documents).T
     order = np.argsort(-cosine, axis=1)
     rank = 1 + np.argmax(order == relevant[:, None], axis=1)
-    got = metrics.mean_reciprocal_rank(queries, documents, relevant)
+    got = metrics.reciprocal_ranks(queries, documents, relevant).mean()
     assert got == pytest.approx(np.mean(1 / rank))
 
 
 def test_a_collapsed_encoder_gets_the_middle_rank() -> None:
     queries, documents = np.ones((3, 2)), np.ones((9, 2))
-    got = metrics.mean_reciprocal_rank(queries, documents, np.array([0, 4, 8]))
+    got = metrics.reciprocal_ranks(queries, documents, np.array([0, 4, 8])).mean()
     assert got == pytest.approx(1 / 5)

@@ -1,4 +1,4 @@
-"""Whether a challenger becomes the champion, and the record of that decision."""
+"""Whether a challenger becomes the champion: the policy, what was measured, the decision."""
 
 from __future__ import annotations
 
@@ -7,31 +7,71 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Literal
 
+from pydantic import Field, JsonValue
+
+from simcse.config import Settings
+from simcse.errors import UsageError
+from simcse.evaluation.significance import Difference, PairedBootstrap, Sample, paired_bootstrap
+
+
+class PromotionPolicy(Settings):
+    """What a challenger must show; scores are x 100, so that 1 is one point."""
+
+    margin: float = Field(default=0.0, ge=0)
+    """Points by which the average must be better, all but surely: the interval of the difference
+    must lie above."""
+    budget: float = Field(default=1.0, ge=0)
+    """Points that any one set may lose."""
+    budgets: dict[str, float] = Field(default_factory=dict)
+    """The same for single sets, by name."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Of the interval, two-sided."""
+    resamples: int = Field(default=10_000, ge=100)
+    """Of the paired bootstrap."""
+    seed: int = Field(default=0, ge=0)
+    """Of the paired bootstrap."""
+    highest_uniformity: float | None = None
+    """Uniformity of STS-B that the challenger must not exceed (section 7: lower is better)."""
+    highest_latency_ms: float | None = Field(default=None, gt=0)
+    """Milliseconds that one sentence alone may take on the machine that compares, by the median."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What is known of one model, on the sets that are compared."""
+
+    headlines: Mapping[str, float]
+    samples: Mapping[str, Sample]
+    """The items behind each headline."""
+    uniformity: float | None = None
+    """None when the policy does not ask for it; likewise the latency."""
+    latency_ms: float | None = None
+
+    @property
+    def average(self) -> float:
+        """Mean headline."""
+        return fmean(self.headlines.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Headline scores of both models by evaluation set, on the same data."""
+    """Both models on the same data."""
 
-    champion: Mapping[str, float] | None
+    champion: Measured | None
     """None while nobody is champion."""
-    challenger: Mapping[str, float]
+    challenger: Measured
     data_sha256: Mapping[str, str]
     """Checksum of every file or dataset that was scored."""
 
     def __post_init__(self) -> None:
-        if self.champion is not None and self.champion.keys() != self.challenger.keys():
+        if self.champion is None:
+            return
+        champion, challenger = self.champion.headlines, self.challenger.headlines
+        if champion.keys() != challenger.keys():
             raise ValueError(
-                f"the champion was scored on {sorted(self.champion)}, the challenger on "
-                f"{sorted(self.challenger)}"
+                f"the champion was scored on {sorted(champion)}, the challenger on "
+                f"{sorted(challenger)}"
             )
-
-    @property
-    def champion_average(self) -> float | None:
-        return None if self.champion is None else fmean(self.champion.values())
-
-    @property
-    def challenger_average(self) -> float:
-        return fmean(self.challenger.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +80,47 @@ class Verdict:
 
     passed: bool
     reason: str
+    bootstrap: PairedBootstrap | None = None
+    """None while nobody is champion."""
 
 
-def better_average(comparison: Comparison) -> Verdict:
-    """Passed when the challenger's mean over all sets is above the champion's."""
-    challenger, champion = comparison.challenger_average, comparison.champion_average
+def judge(comparison: Comparison, policy: PromotionPolicy) -> Verdict:
+    """Passed when every rule of the policy is kept; the reason names each that is not.
+
+    The first champion is held to the rules that need no other. Raises `UsageError` for a budget of
+    a set that is not compared.
+    """
+    challenger, champion = comparison.challenger, comparison.champion
+    if unknown := policy.budgets.keys() - challenger.headlines.keys():
+        raise UsageError(
+            f"the policy has a budget for {min(unknown)}, which is not compared: compare it by "
+            f"--tasks, or name one of {', '.join(challenger.headlines)}"
+        )
+    refusals = _absolute_refusals(challenger, policy)
     if champion is None:
-        return Verdict(passed=True, reason=f"the first champion, average {challenger:.2f}")
-    passed = challenger > champion
-    return Verdict(
-        passed=passed,
-        reason=f"average {challenger:.2f} is {'' if passed else 'not '}above the champion's "
-        f"{champion:.2f}",
+        reason = f"the first champion, average {challenger.average:.2f}"
+        return Verdict(passed=not refusals, reason="; ".join(refusals) or reason)
+    found = paired_bootstrap(
+        champion.samples,
+        challenger.samples,
+        resamples=policy.resamples,
+        confidence=policy.confidence,
+        seed=policy.seed,
     )
+    average = (
+        f"average {challenger.average:.2f} against the champion's {champion.average:.2f}: "
+        f"{_with_interval(found.average, policy)}"
+    )
+    if found.average.low <= policy.margin:
+        refusals.insert(0, f"{average} is not surely above {policy.margin:g}")
+    for name, difference in found.sets.items():
+        budget = policy.budgets.get(name, policy.budget)
+        if difference.difference < -budget:
+            refusals.append(
+                f"{name} loses {-difference.difference:.2f}, and may lose {budget:g} "
+                f"({_with_interval(difference, policy)})"
+            )
+    return Verdict(passed=not refusals, reason="; ".join(refusals) or average, bootstrap=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +135,70 @@ class Decision:
     promoted: bool
     reason: str
     comparison: Comparison | None = None
-    """None for a rollback, which compares nothing."""
+    """None for a rollback, which compares nothing; likewise what follows from it."""
+    bootstrap: PairedBootstrap | None = None
+    policy: PromotionPolicy | None = None
+    earlier_comparisons: int | None = None
+    """Promotions tried before on the same data: the more, the likelier one passed by chance."""
     author: str
     time: str
     """ISO 8601, UTC."""
     dry_run: bool = False
 
-    def to_dict(self) -> dict[str, object]:
-        """Everything, as JSON has it, averages included."""
-        tree = asdict(self)
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Everything but single items, as JSON has it."""
+        tree: dict[str, JsonValue] = {
+            "name": self.name,
+            "action": self.action,
+            "version": self.version,
+            "champion_before": self.champion_before,
+            "promoted": self.promoted,
+            "reason": self.reason,
+            "author": self.author,
+            "time": self.time,
+            "dry_run": self.dry_run,
+        }
         if self.comparison is not None:
-            tree["comparison"] |= {
-                "champion_average": self.comparison.champion_average,
-                "challenger_average": self.comparison.challenger_average,
+            tree["champion"] = _numbers(self.comparison.champion)
+            tree["challenger"] = _numbers(self.comparison.challenger)
+            tree["data_sha256"] = dict(self.comparison.data_sha256)
+        if self.bootstrap is not None:
+            tree["difference"] = {
+                "average": asdict(self.bootstrap.average),
+                "sets": {name: asdict(found) for name, found in self.bootstrap.sets.items()},
             }
+        if self.policy is not None:
+            tree["policy"] = self.policy.model_dump(mode="json")
+            tree["earlier_comparisons"] = self.earlier_comparisons
         return tree
+
+
+def _absolute_refusals(challenger: Measured, policy: PromotionPolicy) -> list[str]:
+    """What the challenger alone does not keep."""
+    limits = (
+        ("uniformity", challenger.uniformity, policy.highest_uniformity, ""),
+        ("latency", challenger.latency_ms, policy.highest_latency_ms, " ms"),
+    )
+    return [
+        f"{what} is {value:.2f}{unit}, and may be {limit:g}{unit}"
+        for what, value, limit, unit in limits
+        if limit is not None and value is not None and value > limit
+    ]
+
+
+def _with_interval(difference: Difference, policy: PromotionPolicy) -> str:
+    return (
+        f"{difference.difference:+.2f}, {policy.confidence:.0%} between {difference.low:+.2f} and "
+        f"{difference.high:+.2f}"
+    )
+
+
+def _numbers(measured: Measured | None) -> dict[str, JsonValue] | None:
+    if measured is None:
+        return None
+    return {
+        "scores": dict(measured.headlines),
+        "average": measured.average,
+        "uniformity": measured.uniformity,
+        "latency_ms": measured.latency_ms,
+    }

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import mlflow.artifacts
 import yaml
@@ -31,11 +32,13 @@ from simcse_platform.tracking.location import author
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
 from simcse_platform.tracking.mlflow_session import session
 from simcse_platform.tracking.mlflow_tracker import experiment_id
-from simcse_platform.tracking.promotion import Comparison, Decision, better_average
+from simcse_platform.tracking.promotion import Comparison, Decision, PromotionPolicy, judge
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 
 _LOCK = "promotion_lock"
+_DECISION = "decision."
+"""What the names of tags begin with that hold a decision; its time follows."""
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
@@ -87,15 +90,18 @@ def promote(
     *,
     compare: Callable[[Path | None, Path], Comparison],
     cache: Path,
+    policy: PromotionPolicy | None = None,
     version: str | None = None,
     dry_run: bool = False,
 ) -> Decision:
     """The decision whether a version, by default the challenger, becomes champion.
 
-    `compare` scores both model folders (None while nobody is champion); it may take its time, as
-    no lease is held meanwhile. The decision is kept in a tag of the version, then carried out;
-    `dry_run` does neither. Raises `RegistryError` when the champion changed while it was compared.
+    `compare` scores both model folders (None while nobody is champion), and `policy` judges by it;
+    that may take its time, as no lease is held meanwhile. The decision is kept in a tag of the
+    version, then carried out; `dry_run` does neither. Raises `RegistryError` when the champion
+    changed while it was compared.
     """
+    policy = policy or PromotionPolicy()
     with session(uri) as client:
         challenger = _version(client, name, version) if version else _holder(client, name)
         champion = _alias(client, name, CHAMPION)
@@ -107,15 +113,20 @@ def promote(
         None if champion is None else fetch_model(uri, f"models:/{name}/{champion}", cache),
         fetch_model(uri, f"models:/{name}/{challenger}", cache),
     )
-    gate = better_average(comparison)
+    verdict = judge(comparison, policy)
     decision = Decision(
         name=name,
         action="promote",
         version=challenger,
         champion_before=champion,
-        promoted=gate.passed,
-        reason=gate.reason,
+        promoted=verdict.passed,
+        reason=verdict.reason,
         comparison=comparison,
+        bootstrap=verdict.bootstrap,
+        policy=policy,
+        earlier_comparisons=sum(
+            past.get("data_sha256") == comparison.data_sha256 for past in history(uri, name)
+        ),
         author=author(),
         time=_now(),
         dry_run=dry_run,
@@ -162,6 +173,22 @@ def rollback(uri: str, name: str) -> Decision:
         _record(client, decision)
         _crown(client, name, previous, champion)
     return decision
+
+
+def history(uri: str, name: str) -> list[dict[str, Any]]:
+    """Every decision about `name`, made or refused, in the order of time: `Decision.to_dict`.
+
+    Raises `RegistryError` when the name is not registered.
+    """
+    with session(uri) as client:
+        _registered(client, name)
+        tags = [
+            tag
+            for version in client.search_model_versions(f"name = '{name}'")
+            for tag in version.tags.items()
+        ]
+    found = sorted((key, text) for key, text in tags if key.startswith(_DECISION))
+    return [json.loads(text) for _, text in found]
 
 
 def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
@@ -296,7 +323,7 @@ def _registered(client: MlflowClient, name: str) -> RegisteredModel:
 
 
 def _record(client: MlflowClient, decision: Decision) -> None:
-    key = f"decision.{decision.time}"
+    key = f"{_DECISION}{decision.time}"
     client.set_model_version_tag(
         decision.name, decision.version, key, json.dumps(decision.to_dict())
     )
