@@ -139,6 +139,7 @@ class Runs:
         dropout: float | None = None,
         global_batch_size: int = BATCH,
         epochs: int = 1,
+        every: int = EVERY,
         **scale: Any,
     ) -> Command:
         file = self.folder / f"{name}.yaml"
@@ -149,7 +150,7 @@ class Runs:
             "data": {"batches_per_window": 8},
             "dev": {"tasks": []},
             "scale": {"num_workers": 2, "cpus_per_worker": 2, "threads_per_worker": 1, **scale},
-            "checkpoint": {"every": EVERY},
+            "checkpoint": {"every": every},
             "tracking": {"log_every": 1},
             "global_batch_size": global_batch_size,
             "epochs": epochs,
@@ -265,7 +266,8 @@ def test_a_run_survives_its_driver_and_then_a_machine(
 
 
 def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path: Path) -> None:
-    sections = {"dropout": 0.0, "global_batch_size": 64, "epochs": 20}
+    # Epochs of few steps: a machine that joins takes half a minute, most of it Ray's.
+    sections = {"dropout": 0.0, "global_batch_size": 400, "epochs": 60, "every": 4}
     runs.cluster.kill_any()
     elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
     elastic.wait_for_step_of_attempt(1, 2)
