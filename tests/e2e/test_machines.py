@@ -265,26 +265,6 @@ def test_a_run_survives_its_driver_and_then_a_machine(
     assert runs.losses("killed") == losses_in(tmp_path)
 
 
-def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path: Path) -> None:
-    # Epochs of few steps: a machine that joins takes half a minute, most of it Ray's.
-    sections = {"dropout": 0.0, "global_batch_size": 400, "epochs": 60, "every": 4}
-    runs.cluster.kill_any()
-    elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
-    elastic.wait_for_step_of_attempt(1, 2)
-    runs.cluster.add()
-    elastic.wait_for_step_of_attempt(2, 0)
-    grown = elastic.attempts()[1]
-    elastic.wait_for_step_of_attempt(2, grown.first_step + 2)
-    runs.cluster.kill(grown.processes[1][0])
-    elastic.end()
-    assert [len(attempt.processes) for attempt in elastic.attempts()] == [1, 2, 1]
-
-    run = config.load(runs.folder / "elastic.yaml")
-    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
-    run_on_ranks(train_undisturbed, 1, tmp_path, run, tmp_path)
-    assert runs.losses("elastic") == pytest.approx(losses_in(tmp_path), abs=1e-4)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, in memory."""
@@ -331,3 +311,23 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     run_on_ranks(train_undisturbed, 2, tmp_path, run, tmp_path / "undisturbed")
     assert_same_end(again.run, RunFolder(tmp_path / "undisturbed"))
     assert runs.losses("full") == losses_in(tmp_path / "undisturbed")
+
+
+def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path: Path) -> None:
+    # Epochs of few steps: a machine that joins takes half a minute, most of it Ray's.
+    sections = {"dropout": 0.0, "global_batch_size": 400, "epochs": 60, "every": 4}
+    runs.cluster.kill_any()
+    elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
+    elastic.wait_for_step_of_attempt(1, 2)
+    runs.cluster.add()
+    elastic.wait_for_step_of_attempt(2, 0)
+    grown = elastic.attempts()[1]
+    elastic.wait_for_step_of_attempt(2, grown.first_step + 2)
+    runs.cluster.kill(grown.processes[1][0])
+    elastic.end()
+    assert [len(attempt.processes) for attempt in elastic.attempts()] == [1, 2, 1]
+
+    run = config.load(runs.folder / "elastic.yaml")
+    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
+    run_on_ranks(train_undisturbed, 1, tmp_path, run, tmp_path)
+    assert runs.losses("elastic") == pytest.approx(losses_in(tmp_path), abs=1e-4)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from simcse_platform.errors import TrackingError
+from simcse_platform.tracking import spool
 from simcse_platform.tracking.spool import MAX_METRICS, Pace, Record, Spool, SpooledTracker
 
 AT_ONCE = Pace(records=1, seconds=0, retry_seconds=0)
@@ -202,3 +205,43 @@ def test_two_trackers_take_turns_on_one_spool(tmp_path: Path) -> None:
 
 def _refuse(request: Sequence[Record]) -> None:
     raise TrackingError("tracking server http://there does not answer")
+
+
+def test_the_end_reaches_the_server_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server()
+    tracker = SpooledTracker(tmp_path / "spool.jsonl", server, ON_FLUSH)
+    tracker.log_metrics({"loss": 1.5}, 1)
+
+    def full(spool: Spool, record: Record) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Spool, "append", full)
+    with pytest.raises(OSError, match="No space left"):
+        tracker.log_metrics({"loss": 1.25}, 2)
+    tracker.finish("FAILED")
+    assert [record["kind"] for request in server.requests for record in request] == ["end"]
+    assert "spool.jsonl cannot be written: No space left on device" in caplog.text
+    monkeypatch.undo()
+    SpooledTracker(tmp_path / "spool.jsonl", server, ON_FLUSH).flush()
+    assert server.steps == [1]
+
+
+def test_a_mark_that_cannot_be_written_costs_a_second_sending_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    tracker = SpooledTracker(tmp_path / "spool.jsonl", server, ON_FLUSH)
+    tracker.log_metrics({"loss": 1.5}, 1)
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spool, "write_atomically", full)
+        tracker.flush()
+    tracker.flush()
+    assert server.steps == [1, 1]
+    tracker.flush()
+    assert server.steps == [1, 1]

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -181,7 +182,15 @@ class SpooledTracker:
         self._record({"kind": "table", "name": name, "text": json.dumps(table)})
 
     def finish(self, status: Status) -> None:
-        self._spool.append({"kind": "end", "time": _now(), "status": status})
+        end: End = {"kind": "end", "time": _now(), "status": status}
+        try:
+            self._spool.append(end)
+        except OSError as error:
+            # A full disk may be why the run ends, and the server can hear of that all the same.
+            logger.warning("%s cannot be written: %s", self._path, error.strerror)
+            with suppress(TrackingError):
+                self._send([end])
+            return
         self.flush()
 
     def flush(self) -> None:
@@ -189,7 +198,8 @@ class SpooledTracker:
         self._buffered = 0
         try:
             self._spool.drain(self._send)
-        except TrackingError as error:
+        except (TrackingError, OSError) as error:
+            # What was sent and could not be marked so is sent again, which changes nothing.
             if not self._closed_until:
                 logger.warning("%s (no record is lost: they wait in %s)", error, self._path)
             self._closed_until = time.monotonic() + self._pace.retry_seconds

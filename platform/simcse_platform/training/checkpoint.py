@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -175,6 +177,18 @@ def load_weights(task: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Set every parameter of the task that was saved; a tied one is named once."""
     assert weights.keys() == dict(task.named_parameters()).keys()
     task.load_state_dict(weights, strict=False)
+
+
+@contextmanager
+def written(what: str) -> Iterator[None]:
+    """What the system refuses to write becomes a `CheckpointError` with the way out."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{what} cannot be written ({error}): make room in the temporary and the output "
+            "folder, and run the same command again to go on from the last checkpoint"
+        ) from error
 
 
 def _whole(folder: RunFolder) -> Iterator[str]:

@@ -6,7 +6,6 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +13,13 @@ from typing import Protocol
 import numpy as np
 import torch
 from pydantic import JsonValue
-from safetensors import SafetensorError
 from torch import Tensor
 
 from simcse.batch import Batch
 from simcse.config import OptimConfig
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import CheckpointError, TrainingError
+from simcse_platform.errors import TrainingError
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
@@ -153,7 +151,7 @@ class _Keeper:
 
     def log(self, progress: Progress, values: Mapping[str, float]) -> None:
         if rank_and_world()[0] == 0:
-            with _written(f"the record of step {progress.step}"):
+            with checkpoint.written(f"the record of step {progress.step}"):
                 self.reporter.log(progress.step, values)
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
@@ -192,7 +190,7 @@ class _Keeper:
         weights = dict(self.engine.weights())
         if rank_and_world()[0] != 0:
             return
-        with _written("the best model"), tempfile.TemporaryDirectory() as scratch:
+        with checkpoint.written("the best model"), tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             self.engine.task.encoder.save(
                 folder,
@@ -208,21 +206,10 @@ class _Keeper:
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
-        with _written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
+        with checkpoint.written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
             checkpoint.save(self.engine, Path(scratch), progress=progress, run=self.run)
             name = checkpoint.checkpoint_name(progress.step, self.attempt)
             self.reporter.save_checkpoint(name, Path(scratch))
-
-
-@contextmanager
-def _written(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{what} cannot be written ({error}): make room in the temporary and the output "
-            "folder, and run the same command again to go on from the last checkpoint"
-        ) from error
 
 
 def _position_seed(seed: int, step: int, rank: int) -> int:

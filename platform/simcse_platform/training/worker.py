@@ -113,7 +113,8 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         if rank == 0:
             tracker.flush()
             result = WorkerResult(progress=progress, peak_rss_mb=max(peaks))
-            setup.folder.write_text(RESULT, result.model_dump_json())
+            with checkpoint.written("the result"):
+                setup.folder.write_text(RESULT, result.model_dump_json())
 
 
 class Attempt(BaseModel):
@@ -239,7 +240,10 @@ def _record_attempt(folder: RunFolder, attempt: str, first_step: int) -> None:
         dist.all_gather_object(processes, own)
     if rank == 0:
         line = Attempt(attempt=attempt, first_step=first_step, processes=processes)
-        with (folder.path / ATTEMPTS).open("a", encoding="utf-8") as lines:
+        with (
+            checkpoint.written("the record of this attempt"),
+            (folder.path / ATTEMPTS).open("a", encoding="utf-8") as lines,
+        ):
             lines.write(line.model_dump_json() + "\n")
 
 
