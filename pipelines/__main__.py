@@ -22,6 +22,7 @@ from pipelines.prepare import prepare
 from pipelines.registry import history, promote, register, rollback
 from pipelines.search import search
 from pipelines.train import train
+from pipelines.tune import tune
 from pipelines.whiten import whiten
 from simcse.errors import SimcseError, UsageError
 
@@ -39,6 +40,7 @@ for command in (
     demo,
     prepare,
     train,
+    tune,
     evaluate,
     search,
     whiten,

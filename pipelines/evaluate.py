@@ -117,7 +117,7 @@ def latency_ms(embedder: Embedder, sets: Sequence[EvaluationSet]) -> float:
     from simcse.evaluation import distinct_sentences
 
     sentences = distinct_sentences(sets)
-    chosen = sentences[:: max(1, len(sentences) // _LATENCY_SENTENCES)]
+    chosen = sentences[:: max(1, len(sentences) // _LATENCY_SENTENCES)][:_LATENCY_SENTENCES]
     embedder.encode(chosen[:1])
 
     def seconds(sentence: str) -> float:

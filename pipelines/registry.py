@@ -94,6 +94,7 @@ def promote(
         mode="test",
         purpose="a promotion compares on every set of --tasks",
     )
+    rules.check([found.name for found in loaded.sets])
     if rules.highest_uniformity is not None:
         evaluation_sets.add_geometry(loaded, data=folder, purpose="--policy limits uniformity")
     decision = registry.promote(
@@ -183,7 +184,10 @@ def comparison(
         scores: Mapping[str, Scores] | None = cache.read()
         if scores is None:
             scores = evaluate.score(embedders.load_folder(folder), loaded.sets, label=label).scores
-            cache.write(scores)
+            try:
+                cache.write(scores)
+            except OSError as error:
+                say(f"the scores are not kept for the next time: {error}")
         else:
             say(f"{label}: scored before on this data")
         latency = None
@@ -225,4 +229,9 @@ def _run_of(folder: Path) -> str | None:
     summary = folder / SUMMARY_FILE
     if not summary.is_file():
         return None
-    return str(json.loads(summary.read_text(encoding="utf-8"))["run_id"])
+    try:
+        return str(json.loads(summary.read_text(encoding="utf-8"))["run_id"])
+    except (ValueError, LookupError):
+        raise UsageError(
+            f"{summary} is damaged: register the folder {folder / 'best'} instead"
+        ) from None

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 
 def draw_faster(module: nn.Module) -> None:
-    """Put `FastDropout` in place of every `nn.Dropout` inside."""
+    """Put `FastDropout` in place of every `nn.Dropout` inside.
+
+    What an attention function drops by a number of its own stays as it is.
+    """
     for parent in module.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:

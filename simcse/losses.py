@@ -75,7 +75,8 @@ def contrastive_losses(
     parts = [part for parts_T in found_CT for part in parts_T]
     log_sum_b = torch.stack([part.log_sum_b for part in parts]).logsumexp(0)
     largest_b = torch.stack([part.largest_b for part in parts]).amax(0)
-    losses_bP = torch.logaddexp(log_sum_b[:, None], logits_bP) - logits_bP
+    # Not logaddexp less the logit, in which a small loss is lost.
+    losses_bP = F.softplus(log_sum_b[:, None] - logits_bP, threshold=40)
     return losses_bP.mean(dim=1), logits_bP.detach().amax(1) > largest_b
 
 

@@ -234,7 +234,8 @@ def read_settings(kind: type[S], path: Path) -> S:
         raise UsageError(f"there is no configuration file {path}: check the path") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): name a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # A date or number that is none is a plain ValueError, and so are bytes that are no text.
         raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, Mapping):
         example = next(iter(kind.model_fields))
@@ -269,8 +270,9 @@ def _parse(path: str, text: str) -> Any:
     try:
         # YAML 1.1 reads 3e-5 as text, of which a number field makes a number.
         return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UsageError(f"{path}={text} is no YAML value") from None
+    except (yaml.YAMLError, ValueError):
+        # What looks like a date or number and is none is a plain ValueError.
+        raise UsageError(f"{path}={text} is no YAML value: put text into quotes") from None
 
 
 def _fields(model: type[Settings], prefix: str = "") -> list[str]:

@@ -112,11 +112,12 @@ def execute(
     resources: Resources,
     say: Callable[[str], None],
     watch: Watch,
+    parent_run_id: str | None = None,
 ) -> FinishedRun:
     """Train `run` in `folder`, or go on with it, and record it; a finished one is left as it is.
 
-    Ray must be connected. Raises the project's errors; a run that was refused before it trained
-    leaves its name free.
+    `parent_run_id` is the MLflow run of the sweep that it belongs to. Ray must be connected. Raises
+    the project's errors; a run that was refused before it trained leaves its name free.
     """
     output = folder.path.parent
     uri = tracking_uri(run.tracking.uri, output, num_nodes=resources.nodes)
@@ -138,7 +139,7 @@ def execute(
         say(f"going on with run {folder.name} from step {done} of {planned}")
     _bind_corpus(folder, corpus, run.views.synonyms)
     folder.write_text(SETTINGS_FILE, to_yaml(run))
-    record = _start_record(uri, run, folder, corpus)
+    record = _start_record(uri, run, folder, corpus, parent_run_id)
     tracker = record.open()
     tracker.log_params(flatten(run))
     tracker.log_text(to_yaml(run), SETTINGS_FILE)
@@ -212,7 +213,9 @@ def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> Non
     folder.write_text(CORPUS_FILE, content)
 
 
-def _start_record(uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus) -> TrackedRun:
+def _start_record(
+    uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus, parent_run_id: str | None
+) -> TrackedRun:
     spool = folder.path / SPOOL_FILE
     run_id = start_run(
         uri,
@@ -222,6 +225,7 @@ def _start_record(uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus) ->
         spool=spool,
         description=f"SimCSE run {folder.name} from {run.encoder.model}",
         tags={"source_hash": provenance.source_hash(), "encoder": run.encoder.model},
+        parent_run_id=parent_run_id,
         corpus=CorpusRecord(
             name=Path(run.data.corpus[0]).name,
             source=run.data.corpus[0],

@@ -26,8 +26,8 @@ _KINDS: Mapping[str, type[ItemMean | RankCorrelation]] = {
 class ScoreCache:
     """One file in a folder: what one model scored on one choice of sets.
 
-    Its name is made of the content of model and data, and of the code that scored, so that none of
-    them can change unseen.
+    Its name is made of the content of model, data and sets, and of the versions of the code and its
+    libraries, so that none of them can change unseen.
     """
 
     def __init__(
@@ -41,9 +41,11 @@ class ScoreCache:
         digest = hashlib.sha256(provenance.source_hash().encode())
         for file in sorted(path for path in model.rglob("*") if path.is_file()):
             digest.update(f"{file.relative_to(model).as_posix()}\0".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        names = [[evaluated.name, evaluated.split] for evaluated in sets]
-        digest.update(json.dumps([names, sorted(data_sha256.items())]).encode())
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        items = [[found.name, found.split, list(found.sentences())] for found in sets]
+        facts = [items, sorted(data_sha256.items()), sorted(provenance.versions().items())]
+        digest.update(json.dumps(facts).encode())
         self._path = folder / f"{digest.hexdigest()}.npz"
 
     def read(self) -> dict[str, Scores] | None:
@@ -60,7 +62,7 @@ class ScoreCache:
                     )
                     for number, entry in enumerate(entries)
                 }
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, EOFError, LookupError, TypeError, ValueError, zipfile.BadZipFile):
             return None
 
     def write(self, scores: Mapping[str, Scores]) -> None:

@@ -50,8 +50,9 @@ class ItemMean:
 class RankCorrelation:
     """A headline that is Spearman's coefficient x 100 of predictions and grades.
 
-    What a resample holds twice is tied with itself, and shares its mean rank on both sides. Orders
-    are sorted once; a resample only counts how many stand before each.
+    As in `metrics.spearman`, tied predictions count as ordered at random, so that an encoder gains
+    nothing by them; only what a resample holds twice is tied with itself. Orders are sorted once; a
+    resample only counts how many stand before each.
     """
 
     predicted_n: Float64
@@ -61,11 +62,13 @@ class RankCorrelation:
         return len(self.gold_n)
 
     def headlines(self, counts_rn: Counts) -> Float64:
-        sides = [order.deviations(counts_rn) for order in self._orders]
-        covariance_r = np.einsum("rn,rn,rn->r", counts_rn, *sides)
-        variances = [np.einsum("rn,rn,rn->r", counts_rn, side_rn, side_rn) for side_rn in sides]
+        predicted_rn, gold_rn = (order.deviations(counts_rn) for order in self._orders)
+        covariance_r = np.einsum("rn,rn,rn->r", counts_rn, predicted_rn, gold_rn)
+        gold_r = np.einsum("rn,rn,rn->r", counts_rn, gold_rn, gold_rn)
+        # Of ranks 1 to n, of which each item's copies share theirs.
+        predicted_r = (len(self) ** 3 - (counts_rn**3).sum(axis=1)) / 12
         # A resample may be constant, and orders nothing then.
-        scale_r = np.sqrt(variances[0] * variances[1])
+        scale_r = np.sqrt(predicted_r * gold_r)
         correlation_r: Float64 = 100 * covariance_r / np.where(scale_r == 0, 1.0, scale_r)
         return correlation_r
 

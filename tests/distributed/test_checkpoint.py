@@ -102,7 +102,7 @@ def go_on_and_compare(rank: int, world: int, model: Path, folder: Path, stage: i
     task = new_task(model)
     checkpoint.load_weights(task, loaded.weights)
     engine = new_engine(task, stage)
-    engine.restore_moments(loaded.moments, loaded.progress.step)
+    engine.restore_moments(loaded.moments, loaded.progress.updates(1))
     for parameter, moments in engine.moments():
         torch.testing.assert_close(moments, loaded.moments[parameter])
     take_steps(engine, STEPS, rank, world)

@@ -124,7 +124,11 @@ def test_values_that_do_not_go_together_are_refused(assignments: list[str], mess
         ),
         ("dev.every", "'dev.every' is no assignment: write section.field=value"),
         ("=3", "'=3' is no assignment: write section.field=value"),
-        ("data.corpus=[", "data.corpus=[ is no YAML value"),
+        ("data.corpus=[", "data.corpus=[ is no YAML value: put text into quotes"),
+        (
+            "encoder.model=2020-13-45",
+            "encoder.model=2020-13-45 is no YAML value: put text into quotes",
+        ),
     ],
 )
 def test_an_assignment_that_names_no_setting_is_refused(assignment: str, message: str) -> None:

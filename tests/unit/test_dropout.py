@@ -68,7 +68,7 @@ def test_nothing_is_dropped_in_evaluation_mode() -> None:
     assert FastDropout(0.5).eval()(states).equal(states)
 
 
-def test_an_encoder_has_no_other_dropout(tmp_path: Path) -> None:
+def test_an_encoder_has_no_other_dropout_module(tmp_path: Path) -> None:
     folder = save_tiny_encoder(tmp_path)
     backbone = load_checkpoint(folder, dropout=0.2).backbone
     found = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]

@@ -13,13 +13,13 @@ from simcse.batch import Batch
 from simcse.objective import TaskOutput
 from simcse.tokens import RaggedTokens
 from simcse_platform.training.checkpoint import Progress
-from simcse_platform.training.meter import Meter
+from simcse_platform.training.meter import Meter, Step
 
 
 def step(meter: Meter, *, rows: int, columns: int, output: TaskOutput) -> None:
     column = RaggedTokens.from_lists([[1]] * rows)
     batch = Batch(0, 0, rows, torch.arange(rows), (column,) * columns)
-    meter.add(batch, output, norm=float(rows), waited=0.5, seconds=2.0)
+    meter.add([Step(batch, output, 0.5, 2.0)], float(rows))
 
 
 def output(

@@ -67,5 +67,10 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, model: Path) -> None:
     (file,) = (tmp_path / "kept").iterdir()
     file.write_bytes(file.read_bytes()[:100])
     assert kept.read() is None
+    file.write_bytes(b"")
+    assert kept.read() is None
+    with file.open("wb") as content:
+        np.save(content, np.zeros(3))
+    assert kept.read() is None
     kept.write(SCORES)
     assert kept.read() == SCORES

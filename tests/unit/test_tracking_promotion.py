@@ -128,6 +128,9 @@ def test_a_policy_is_read_from_yaml_and_its_faults_are_one_line(tmp_path: Path) 
     file.write_text("margins: 0.2\n")
     with pytest.raises(UsageError, match=r"there is no setting margins: did you mean margin\?$"):
         read_policy(file)
+    file.write_text("budgets: {STS12: -1}\n")
+    with pytest.raises(UsageError, match=r"budgets.STS12 is -1: Input should be greater than"):
+        read_policy(file)
     file.write_text("confidence: 95\n")
     with pytest.raises(UsageError, match=r"confidence is 95: Input should be less than 1"):
         read_policy(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -262,7 +263,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_never_stopped(
     task = make_task(run)
     checkpoint.load_weights(task, loaded.weights)
     resumed = ddp_engine(task, run)
-    resumed.restore_moments(loaded.moments, loaded.progress.step)
+    resumed.restore_moments(loaded.moments, loaded.progress.updates(1))
     got = train(
         run,
         parts,
@@ -280,3 +281,69 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_never_stopped(
     # The steps after the checkpoint were taken twice, and logged the same twice.
     again = without_times(whole.logged)
     assert without_times(parts.logged)[-len(again) :][-5:] == again[-5:]
+
+
+def skip_first_update(engine: DdpEngine) -> DdpEngine:
+    """As when its gradient is not finite: nothing is updated."""
+    step = engine.step
+
+    def skip(learning_rate: float) -> float:
+        engine.task.zero_grad()
+        engine.step = step  # type: ignore[method-assign]
+        return math.inf
+
+    engine.step = skip  # type: ignore[method-assign]
+    return engine
+
+
+def test_a_resumed_run_counts_updates_and_not_batches(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Two batches an update, of which the first is left out: AdamW corrects its bias by number."""
+    run = settings(
+        tiny_encoder,
+        optim={"learning_rate": 1e-3, "accumulated_batches": 2},
+        checkpoint={"every": 6},
+        dev={"every": 2},
+    )
+    whole, parts = Recorder(tmp_path / "whole"), Recorder(tmp_path / "parts")
+    engine = skip_first_update(ddp_engine(make_task(run), run))
+    want = train(run, whole, total_steps=10, engine=engine)
+    assert (want.step, want.skipped_updates, want.skipped_in_a_row) == (10, 1, 0)
+    assert want.rows == 8 * run.global_batch_size  # not those of the update that was left out
+    assert sorted(whole.series("loss")) == [4, 6, 8, 10]
+
+    first = skip_first_update(ddp_engine(make_task(run), run))
+    batches = stopped_before(7, make_batches(run, range(10), columns=2))
+    with pytest.raises(StoppedError):
+        train(run, parts, total_steps=10, engine=first, batches=batches)
+    name = checkpoint.newest(parts.folder)
+    assert name is not None
+    loaded = checkpoint.load(parts.folder, name)
+    assert loaded.progress.updates(2) == 2
+    task = make_task(run)
+    checkpoint.load_weights(task, loaded.weights)
+    resumed = ddp_engine(task, run)
+    resumed.restore_moments(loaded.moments, loaded.progress.updates(2))
+    got = train(run, parts, total_steps=10, engine=resumed, progress=loaded.progress)
+    assert_equal(dict(resumed.weights()), dict(engine.weights()))
+    assert comparable(got) == comparable(want)
+
+
+def test_a_checkpoint_before_the_first_update_has_moments_of_zero(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    run, reporter = settings(tiny_encoder, checkpoint={"every": 1}), Recorder(tmp_path)
+    engine = skip_first_update(ddp_engine(make_task(run), run))
+    batches = stopped_before(1, make_batches(run, range(3), columns=2))
+    with pytest.raises(StoppedError):
+        train(run, reporter, total_steps=3, engine=engine, batches=batches)
+    name = checkpoint.newest(reporter.folder)
+    assert name is not None
+    loaded = checkpoint.load(reporter.folder, name)
+    assert loaded.progress.updates(1) == 0
+    assert not any(moments["exp_avg"].any() for moments in loaded.moments.values())
+    resumed = ddp_engine(make_task(run), run)
+    resumed.restore_moments(loaded.moments, 0)
+    want = skip_first_update(ddp_engine(make_task(run), run))
+    train(run, Recorder(tmp_path / "whole"), total_steps=3, engine=want)
+    train(run, reporter, total_steps=3, engine=resumed, progress=loaded.progress)
+    assert_equal(dict(resumed.weights()), dict(want.weights()))

@@ -25,6 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import (
     MLFLOW_GIT_COMMIT,
     MLFLOW_LOGGED_ARTIFACTS,
+    MLFLOW_PARENT_RUN_ID,
     MLFLOW_RUN_NOTE,
     MLFLOW_USER,
 )
@@ -39,6 +40,7 @@ from simcse_platform.tracking.spool import PACE, Pace, Record, Spool, SpooledTra
 logger = logging.getLogger(__name__)
 
 _MAX_PARAM, _MAX_TAG, _MAX_DIGEST, _MAX_LABELS = 6000, 8000, 36, 100
+_NOTE = "mlflow_run.json"
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
 
@@ -62,6 +64,7 @@ def start_run(
     spool: Path,
     description: str = "",
     tags: Mapping[str, str] | None = None,
+    parent_run_id: str | None = None,
     corpus: CorpusRecord | None = None,
 ) -> str:
     """Id of the run that `storage` remembers, or of a new one; it is RUNNING from here on.
@@ -70,8 +73,10 @@ def start_run(
     on another server, is recorded anew, with everything its spool holds.
     Raises `TrackingError` when the server does not answer.
     """
-    note = storage / "mlflow_run.json"
+    note = storage / _NOTE
     labels = dict(tags or {}) | {MLFLOW_USER: author()}
+    if parent_run_id is not None:
+        labels[MLFLOW_PARENT_RUN_ID] = parent_run_id
     if description:
         labels[MLFLOW_RUN_NOTE] = description
     if commit := git_commit():
@@ -103,6 +108,18 @@ class MlflowTracker(SpooledTracker):
 
     def __init__(self, uri: str, run_id: str, spool: Path, pace: Pace = PACE) -> None:
         super().__init__(spool, partial(_send, uri, run_id), pace)
+
+
+def log_files(uri: str, run_id: str, folder: Path) -> None:
+    """The files of a folder as artifacts of the run, under its name. Raises `TrackingError`."""
+    with session(uri, patient=True) as client:
+        client.log_artifacts(run_id, str(folder), folder.name)
+
+
+def run_of(storage: Path) -> str | None:
+    """Id of the run that `start_run` made for `storage`, if it has."""
+    note = storage / _NOTE
+    return json.loads(note.read_text(encoding="utf-8"))["run_id"] if note.exists() else None
 
 
 def drain(spool: Path, uri: str, run_id: str) -> None:

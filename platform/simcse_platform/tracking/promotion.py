@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -22,11 +22,11 @@ class PromotionPolicy(Settings):
     must lie above."""
     budget: float = Field(default=1.0, ge=0)
     """Points that any one set may lose."""
-    budgets: dict[str, float] = Field(default_factory=dict)
+    budgets: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """The same for single sets, by name."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Of the interval, two-sided."""
-    resamples: int = Field(default=10_000, ge=100)
+    resamples: int = Field(default=10_000, ge=100, le=1_000_000)
     """Of the paired bootstrap."""
     seed: int = Field(default=0, ge=0)
     """Of the paired bootstrap."""
@@ -34,6 +34,14 @@ class PromotionPolicy(Settings):
     """Uniformity of STS-B that the challenger must not exceed (section 7: lower is better)."""
     highest_latency_ms: float | None = Field(default=None, gt=0)
     """Milliseconds that one sentence alone may take on the machine that compares, by the median."""
+
+    def check(self, names: Collection[str]) -> None:
+        """Raises `UsageError` for a budget of a set that is not among those compared."""
+        if unknown := self.budgets.keys() - set(names):
+            raise UsageError(
+                f"the policy has a budget for {min(unknown)}, which is not compared: compare it by "
+                f"--tasks, or name one of {', '.join(names)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +99,7 @@ def judge(comparison: Comparison, policy: PromotionPolicy) -> Verdict:
     a set that is not compared.
     """
     challenger, champion = comparison.challenger, comparison.champion
-    if unknown := policy.budgets.keys() - challenger.headlines.keys():
-        raise UsageError(
-            f"the policy has a budget for {min(unknown)}, which is not compared: compare it by "
-            f"--tasks, or name one of {', '.join(challenger.headlines)}"
-        )
+    policy.check(challenger.headlines)
     refusals = _absolute_refusals(challenger, policy)
     if champion is None:
         reason = f"the first champion, average {challenger.average:.2f}"
@@ -111,11 +115,12 @@ def judge(comparison: Comparison, policy: PromotionPolicy) -> Verdict:
         f"average {challenger.average:.2f} against the champion's {champion.average:.2f}: "
         f"{_with_interval(found.average, policy)}"
     )
-    if found.average.low <= policy.margin:
+    # Written so that what is not a number is refused.
+    if not found.average.low > policy.margin:
         refusals.insert(0, f"{average} is not surely above {policy.margin:g}")
     for name, difference in found.sets.items():
         budget = policy.budgets.get(name, policy.budget)
-        if difference.difference < -budget:
+        if not difference.difference >= -budget:
             refusals.append(
                 f"{name} loses {-difference.difference:.2f}, and may lose {budget:g} "
                 f"({_with_interval(difference, policy)})"
@@ -182,15 +187,14 @@ def _absolute_refusals(challenger: Measured, policy: PromotionPolicy) -> list[st
     return [
         f"{what} is {value:.2f}{unit}, and may be {limit:g}{unit}"
         for what, value, limit, unit in limits
-        if limit is not None and value is not None and value > limit
+        if limit is not None and value is not None and not value <= limit
     ]
 
 
 def _with_interval(difference: Difference, policy: PromotionPolicy) -> str:
-    return (
-        f"{difference.difference:+.2f}, {policy.confidence:.0%} between {difference.low:+.2f} and "
-        f"{difference.high:+.2f}"
-    )
+    share = f"{100 * policy.confidence:g}%"
+    bounds = f"{difference.low:+.2f} and {difference.high:+.2f}"
+    return f"{difference.difference:+.2f}, {share} between {bounds}"
 
 
 def _numbers(measured: Measured | None) -> dict[str, JsonValue] | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +36,7 @@ from simcse_platform.tracking.promotion import Comparison, Decision, PromotionPo
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 
+_NAME = re.compile(r"\w[\w .-]*")
 _LOCK = "promotion_lock"
 _DECISION = "decision."
 """What the names of tags begin with that hold a decision; its time follows."""
@@ -60,6 +61,7 @@ def register(uri: str, name: str, *, run_id: str) -> Version:
     Registering the same logged model again gives the version it has. Raises `RegistryError` for a
     run that is not there or has no model.
     """
+    _check_name(name)
     with session(uri) as client:
         return _challenger(client, name, run_id, _model_of_run(client, run_id))
 
@@ -70,6 +72,7 @@ def register_folder(uri: str, name: str, folder: Path, *, experiment: str = "sim
     Raises `ModelError` for a folder that holds no model.
     """
     locate(folder)
+    _check_name(name)
     with session(uri) as client:
         experiment = experiment_id(client, uri, experiment)
         run_id = str(client.create_run(experiment, run_name=f"register-{name}").info.run_id)
@@ -124,9 +127,7 @@ def promote(
         comparison=comparison,
         bootstrap=verdict.bootstrap,
         policy=policy,
-        earlier_comparisons=sum(
-            past.get("data_sha256") == comparison.data_sha256 for past in history(uri, name)
-        ),
+        earlier_comparisons=_earlier_comparisons(history(uri, name), comparison),
         author=author(),
         time=_now(),
         dry_run=dry_run,
@@ -140,6 +141,8 @@ def promote(
                 f"the champion of {name} changed from {_shown(champion)} to {_shown(now)} while "
                 f"version {challenger} was compared with it: promote again"
             )
+        earlier = _earlier_comparisons(history(uri, name), comparison)
+        decision = replace(decision, earlier_comparisons=earlier)
         _record(client, decision)
         if decision.promoted:
             _crown(client, name, challenger, champion)
@@ -171,7 +174,11 @@ def rollback(uri: str, name: str) -> Decision:
             time=_now(),
         )
         _record(client, decision)
-        _crown(client, name, previous, champion)
+        # The other way round than a promotion: killed in between, this one has its effect, and
+        # the version to go back to is not lost.
+        client.set_registered_model_alias(name, CHAMPION, previous)
+        if champion is not None:
+            client.set_registered_model_alias(name, PREVIOUS, champion)
     return decision
 
 
@@ -235,6 +242,15 @@ def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
             if not folder.exists():
                 raise
     return folder
+
+
+def _check_name(name: str) -> None:
+    """What MLflow would refuse, or mistake for a part of a URI or a query, after the work."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a model: use letters, digits, spaces, dots, dashes and "
+            "underscores, beginning with a letter or digit"
+        )
 
 
 def _encoder_path(model: Path) -> Path | None:
@@ -320,6 +336,12 @@ def _registered(client: MlflowClient, name: str) -> RegisteredModel:
         raise RegistryError(
             f"there is no model {name!r} in the registry {client.tracking_uri}: register one"
         ) from None
+
+
+def _earlier_comparisons(past: Sequence[Mapping[str, Any]], comparison: Comparison) -> int:
+    """Promotions tried on some of the same data, under whatever choice of sets."""
+    own = comparison.data_sha256.items()
+    return sum(bool(own & decision.get("data_sha256", {}).items()) for decision in past)
 
 
 def _record(client: MlflowClient, decision: Decision) -> None:

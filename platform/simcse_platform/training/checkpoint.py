@@ -53,6 +53,8 @@ class Progress(BaseModel):
     """Global batches trained on, which is also the next one's number."""
     skipped_updates: int = 0
     """Updates left out because their gradient was not finite."""
+    skipped_in_a_row: int = 0
+    """Of them those since the last update that was made."""
     rows: int = 0
     tokens: int = 0
     positions: int = 0
@@ -65,6 +67,10 @@ class Progress(BaseModel):
     dev: dict[str, float] = Field(default_factory=dict)
     best: Best | None = None
     evaluations_without_gain: int = 0
+
+    def updates(self, accumulated_batches: int) -> int:
+        """Updates that the optimiser has made, at a step where none is half-way."""
+        return -(-self.step // accumulated_batches) - self.skipped_updates
 
 
 class _File(BaseModel):
@@ -185,9 +191,11 @@ def written(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
+        full = "No space left" in str(error) or "quota" in str(error)
+        way_out = "make room in" if full else "see to"
         raise CheckpointError(
-            f"{what} cannot be written ({error}): make room in the temporary and the output "
-            "folder, and run the same command again to go on from the last checkpoint"
+            f"{what} cannot be written ({error}): {way_out} the temporary and the output folder, "
+            "and run the same command again to go on from the last checkpoint"
         ) from error
 
 

@@ -97,7 +97,9 @@ class DdpEngine:
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         for name, parameter in self.task.named_parameters():
             state = self._optimizer.state[parameter]
-            yield name, {moment: _on_cpu(state[moment]) for moment in MOMENTS}
+            # There are none before the first update, which may have been left out.
+            found = {key: state[key] if state else torch.zeros_like(parameter) for key in MOMENTS}
+            yield name, {key: _on_cpu(moment) for key, moment in found.items()}
 
     def restore_moments(self, moments: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
         for name, parameter in self.task.named_parameters():

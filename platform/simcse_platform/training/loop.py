@@ -17,6 +17,7 @@ from torch import Tensor
 
 from simcse.batch import Batch
 from simcse.config import OptimConfig
+from simcse.errors import ModelError
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import TrainingError
@@ -25,7 +26,10 @@ from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
 from simcse_platform.training.engine import Engine, rank_and_world
 from simcse_platform.training.memory import check_memory
-from simcse_platform.training.meter import Meter
+from simcse_platform.training.meter import Meter, Step
+
+DEV_SCORE = "dev_score"
+"""Name of the mean dev score, by which models and trials are chosen, among the measurements."""
 
 
 class Reporter(Protocol):
@@ -62,8 +66,9 @@ def train(
     """
     keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
     meter = Meter(positives=run.objective.positives)
-    updates = _Updates(engine, run.optim, total_steps)
+    updates = _Updates(engine, run.optim, total_steps, progress)
     (rank, world), first_step = rank_and_world(), progress.step
+    together: list[Step] = []
     if dev and progress.step == 0:
         progress.dev_before = keeper.evaluate(progress)
     while progress.step < total_steps and not keeper.out_of_patience(progress):
@@ -71,17 +76,19 @@ def train(
         batch = next(batches)
         waited = time.perf_counter() - start
         if batch.step == first_step:
-            check_memory(engine.task, batch, run, world)
+            check_memory(engine.task, batch, run, world, resumed=first_step > 0)
 
         torch.manual_seed(_position_seed(run.seed, batch.step, rank))
         output = engine(batch)
         norm = updates.add(batch.step, output.loss)
         progress.step += 1
-        if norm is not None and not math.isfinite(norm):
-            progress.skipped_updates += 1
-        else:
-            seconds = time.perf_counter() - start
-            meter.add(batch, output, norm, waited=waited, seconds=seconds)
+        seconds = time.perf_counter() - start
+        together.append(Step(batch, output, waited, seconds))
+        if norm is not None:
+            # Batches whose update was left out have taught nothing and are not counted.
+            if math.isfinite(norm):
+                meter.add(together, norm)
+            together = []
 
         ends = progress.step == total_steps
         if dev and (ends or progress.step % run.dev.every == 0):
@@ -105,11 +112,13 @@ class _Updates:
     The last of a run may be of fewer. The learning rate is that of the update, not of the batch.
     """
 
-    def __init__(self, engine: Engine, config: OptimConfig, total_steps: int) -> None:
+    def __init__(
+        self, engine: Engine, config: OptimConfig, total_steps: int, progress: Progress
+    ) -> None:
         self._engine = engine
         self._config = config
         self._total_steps = total_steps
-        self._skipped_in_a_row = 0
+        self._progress = progress
         self.learning_rate = config.learning_rate
         """Of the update that was made last."""
 
@@ -128,10 +137,15 @@ class _Updates:
         total_updates = -(-self._total_steps // size)
         self.learning_rate = learning_rate(number, total_updates, self._config)
         norm = self._engine.step(self.learning_rate)
-        self._skipped_in_a_row = 0 if math.isfinite(norm) else self._skipped_in_a_row + 1
-        if self._skipped_in_a_row > self._config.max_skipped_updates:
+        done = self._progress
+        if math.isfinite(norm):
+            done.skipped_in_a_row = 0
+            return norm
+        done.skipped_updates += 1
+        done.skipped_in_a_row += 1
+        if done.skipped_in_a_row > self._config.max_skipped_updates:
             raise TrainingError(
-                f"the gradient of step {step} is not finite, for the {self._skipped_in_a_row}. "
+                f"the gradient of step {step} is not finite, for the {done.skipped_in_a_row}. "
                 "update in a row: lower optim.learning_rate or raise objective.temperature; the "
                 "best model so far is kept"
             )
@@ -156,8 +170,15 @@ class _Keeper:
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
         """Score the dev sets, and keep the model if none before was better. Collective."""
-        found = self.dev.score(self.engine)
-        self.log(progress, {**found.headlines, **found.geometry})
+        try:
+            found = self.dev.score(self.engine)
+        except ModelError as error:
+            raise TrainingError(
+                f"the encoder has diverged by step {progress.step} (its vectors are not finite): "
+                "lower optim.learning_rate or raise objective.temperature; the best model so far "
+                "is kept"
+            ) from error
+        self.log(progress, {**found.headlines, **found.geometry, DEV_SCORE: found.mean})
         self._refuse_collapse(progress, found)
         if progress.best is None or found.mean > progress.best.score:
             progress.best = Best(step=progress.step, score=found.mean, scores=found.headlines)

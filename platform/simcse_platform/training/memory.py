@@ -24,6 +24,15 @@ its intermediate width and of attention scores (counted as in Korthikanti et al.
 with dropout masks as the CPU keeps them)."""
 _COPIES_OF_LOGITS = 4
 """Logits, what is left of them without own keys, and two more of their size on the way back."""
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+"""Limit, use and what it consists of, in both versions of control groups."""
 _CHUNKS_IN_MEMORY = 2
 """Of a cached encoder: one chunk, and what the allocator keeps of the one before."""
 
@@ -42,8 +51,13 @@ class StepMemory:
         return self.activations + self.logits + self.state
 
 
-def step_memory(task: ContrastiveTask, batch: Batch, run: TrainRun, world: int) -> StepMemory:
-    """An estimate of what a step on `batch` takes on this rank."""
+def step_memory(
+    task: ContrastiveTask, batch: Batch, run: TrainRun, world: int, *, resumed: bool = False
+) -> StepMemory:
+    """An estimate of what a step on `batch` takes on this rank, beside what is there already.
+
+    A run that is `resumed` has its moments.
+    """
     calls = task.encoder_calls(batch)
     cached = run.memory.encoder_chunk is not None
     positions = [
@@ -64,6 +78,8 @@ def step_memory(task: ContrastiveTask, batch: Batch, run: TrainRun, world: int) 
     own_parameters = sum(_whole_size(parameter) for parameter in task.parameters())
     gradients = own_parameters // (world if run.scale.zero_stage >= 2 else 1)
     moments = 2 * own_parameters // (world if run.scale.zero_stage >= 1 else 1)
+    if resumed:
+        moments = 0
     return StepMemory(
         activations=activations,
         logits=4 * (_COPIES_OF_LOGITS * rows * tile + 3 * vectors),
@@ -76,21 +92,23 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = psutil.virtual_memory().available
-    limit, used = (_cgroup_bytes(name) for name in ("memory.max", "memory.current"))
-    if limit is not None and used is not None:
-        free = min(free, limit - used)
+    free = min([free, *filter(None, map(_cgroup_free, _CGROUPS))])
     return int(free) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def check_memory(task: ContrastiveTask, batch: Batch, run: TrainRun, world: int) -> None:
+def check_memory(
+    task: ContrastiveTask, batch: Batch, run: TrainRun, world: int, *, resumed: bool = False
+) -> None:
     """Raises `TrainingError` naming the setting to change when the first step will not fit."""
-    need, free = step_memory(task, batch, run, world), free_memory(task.encoder.backbone.device)
+    need = step_memory(task, batch, run, world, resumed=resumed)
+    free = free_memory(task.encoder.backbone.device)
     if need.total <= free:
         return
     advice = {
         "activations": "set memory.encoder_chunk (sentences whose activations exist at a time) "
         f"to {max(1, (run.memory.encoder_chunk or 128) // 4)}",
-        "logits": "set memory.loss_tile (keys whose logits exist at a time) to 1024",
+        "logits": "set memory.loss_tile (keys whose logits exist at a time) to "
+        f"{max(1, (run.memory.loss_tile or 4096) // 4)}",
         "state": "shard the state by scale.zero_stage=2 over more workers, or take a smaller "
         "encoder",
     }
@@ -122,7 +140,17 @@ def _whole_size(parameter: torch.nn.Parameter) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def _cgroup_bytes(name: str) -> int | None:
-    path = Path("/sys/fs/cgroup") / name
-    text = path.read_text().strip() if path.is_file() else "max"
-    return int(text) if text.isdecimal() else None
+def _cgroup_free(files: tuple[str, str, str]) -> int | None:
+    """Bytes that are left of a container's limit; None where there is none.
+
+    The page cache counts as used there, but makes way for whoever needs room.
+    """
+    limit, used, stat = map(Path, files)
+    if not (limit.is_file() and used.is_file() and stat.is_file()):
+        return None
+    most = limit.read_text().strip()
+    if not most.isdecimal():
+        return None
+    counts = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
+    cache = int(counts.get("active_file", 0)) + int(counts.get("inactive_file", 0))
+    return max(1, int(most) - int(used.read_text()) + cache)

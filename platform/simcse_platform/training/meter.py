@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 
@@ -9,6 +12,16 @@ from simcse.batch import Batch
 from simcse.objective import TaskOutput
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.engine import rank_and_world
+
+
+class Step(NamedTuple):
+    """One batch and what came of it."""
+
+    batch: Batch
+    output: TaskOutput
+    waited: float
+    """Seconds until the batch was there, part of `seconds`."""
+    seconds: float
 
 
 class Meter:
@@ -23,23 +36,18 @@ class Meter:
         self._norm = self._waited = self._seconds = 0.0
         self._outputs: list[TaskOutput] = []
 
-    def add(
-        self, batch: Batch, output: TaskOutput, norm: float | None, *, waited: float, seconds: float
-    ) -> None:
-        """One batch that took `seconds`, `waited` of them for it to come.
-
-        `norm` is of the gradient, where the batch ended an update.
-        """
-        self._steps += 1
-        self._global_rows += batch.global_rows
-        self._keys += batch.global_rows * max(1, len(batch.columns) - 1)
-        if norm is not None:
-            self._updates += 1
-            self._norm += norm
-        self._waited += waited
-        self._seconds += seconds
-        # Detached, or the graph of every step since the last read would stay in memory.
-        self._outputs.append(output._replace(loss=output.loss.detach()))
+    def add(self, steps: Sequence[Step], norm: float) -> None:
+        """The batches of one update, whose gradient had this norm."""
+        self._updates += 1
+        self._norm += norm
+        for step in steps:
+            self._steps += 1
+            self._global_rows += step.batch.global_rows
+            self._keys += step.batch.global_rows * max(1, len(step.batch.columns) - 1)
+            self._waited += step.waited
+            self._seconds += step.seconds
+            # Detached, or the graph of every step since the last read would stay in memory.
+            self._outputs.append(step.output._replace(loss=step.output.loss.detach()))
 
     def read(self, progress: Progress) -> dict[str, float]:
         """Means since the last read, by name; their sums go to `progress`. Collective.
@@ -76,7 +84,7 @@ class Meter:
             "loss": loss / world / self._steps,
             "in_batch_accuracy": correct / self._global_rows,
             "alignment": squared_distance / self._global_rows,
-            **({"gradient_norm": self._norm / self._updates} if self._updates else {}),
+            "gradient_norm": self._norm / self._updates,
             "negatives_per_anchor": self._keys / self._steps - self._positives,
             "rows_per_s": self._global_rows / (seconds / world),
             "tokens_per_s": tokens / (seconds / world),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from ray.exceptions import RayError
 from ray.util.queue import Empty, Queue
 
 from simcse.errors import SimcseError
@@ -48,6 +49,9 @@ def shown(show: Show | None) -> Iterator[Queue | None]:
                 show(*queue.get(timeout=0.5))
             except Empty:
                 continue
+            except RayError:
+                # The queue went with its machine; the run does not.
+                return
 
     thread = threading.Thread(target=pass_on, daemon=True)
     thread.start()

@@ -160,7 +160,7 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
             f"{resources.largest_node:g} CPUs: lower it"
         )
     cores = resources.cpus / resources.nodes
-    workers_per_node = -(-workers // resources.nodes)
+    workers_per_node = -(-(scale.max_workers or workers) // resources.nodes)
     threads = scale.threads_per_worker or max(1, floor(cores / workers_per_node))
     return Placement(use_gpu=use_gpu, cpus_per_worker=cpus, threads_per_worker=threads)
 

@@ -228,7 +228,8 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
     engine = build_engine(task, run)
     if loaded is None:
         return engine, Progress()
-    engine.restore_moments(loaded.moments, loaded.progress.step)
+    updates = loaded.progress.updates(run.optim.accumulated_batches)
+    engine.restore_moments(loaded.moments, updates)
     return engine, loaded.progress
 
 
@@ -274,8 +275,9 @@ def _stalls_named(timeout_s: int) -> Iterator[None]:
     """The collective that gave up waiting, as an error that says so."""
     try:
         yield
-    except RuntimeError as error:
-        if not _TIMED_OUT.search(str(error)):
+    except Exception as error:
+        # Of many classes: PyTorch's, NCCL's, Ray's own.
+        if isinstance(error, SimcseError) or not _TIMED_OUT.search(str(error)):
             raise
         raise StalledError(
             f"rank {rank_and_world()[0]} waited {timeout_s} s for the others: one of them hangs or "

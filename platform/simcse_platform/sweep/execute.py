@@ -1,0 +1,156 @@
+"""A sweep from its settings to a record: what `run.execute` is for one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simcse.errors import UsageError
+from simcse.evaluation import EvaluationSet
+from simcse_platform import provenance
+from simcse_platform.config import TrainRun, flatten, to_yaml
+from simcse_platform.ingest.source import open_corpus
+from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE
+from simcse_platform.runtime import Resources
+from simcse_platform.storage import RunFolder
+from simcse_platform.sweep.figures import draw_figures
+from simcse_platform.sweep.space import Space
+from simcse_platform.sweep.sweep import SearchPlan, TrialResult, best_of, run_trials, table
+from simcse_platform.sweep.trial import TrialSetup
+from simcse_platform.tracking.location import tracking_uri
+from simcse_platform.tracking.mlflow_session import check_server
+from simcse_platform.tracking.mlflow_tracker import log_files, run_of, start_run
+from simcse_platform.tracking.tracked_run import TrackedRun
+
+SWEEP_FILE = "sweep.yaml"
+TRIALS_FILE = "trials.json"
+FIGURES_FOLDER = "figures"
+
+
+@dataclass(frozen=True)
+class FinishedSweep:
+    """What a sweep leaves."""
+
+    folder: RunFolder
+    tracking_uri: str
+    run_id: str
+    """Of the MLflow run whose children are the trials."""
+    results: Sequence[TrialResult]
+    best: TrialResult | None
+
+
+def describe(base: TrainRun, space: Space, plan: SearchPlan) -> str:
+    """Everything that decides which trials a sweep has and what they do, as YAML."""
+    tree = {
+        "search": {
+            path: {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(dimension).items()}
+            for path, dimension in space.items()
+        },
+        "plan": {key: value for key, value in asdict(plan).items() if key != "concurrent"},
+        "base": yaml.safe_load(to_yaml(base)),
+    }
+    return yaml.safe_dump(tree, sort_keys=False)
+
+
+def check_claim(folder: RunFolder, description: str) -> None:
+    """See that the folder is free or that the sweep in it is this one. Raises `UsageError`."""
+    kept = folder.path / SWEEP_FILE
+    if kept.exists():
+        if kept.read_text(encoding="utf-8") != description:
+            raise UsageError(
+                f"sweep {folder.name} was started with other settings, which {kept} lists: choose "
+                "another --name, or repeat its command"
+            )
+    elif folder.path.exists() and any(folder.path.iterdir()):
+        raise UsageError(f"{folder.path} exists and holds no sweep: choose another --name")
+
+
+def execute(
+    base: TrainRun,
+    space: Space,
+    plan: SearchPlan,
+    folder: RunFolder,
+    dev_sets: Sequence[EvaluationSet],
+    *,
+    resources: Resources,
+    say: Callable[[str], None],
+) -> FinishedSweep:
+    """Run all trials, or those that are left, and record the sweep as their parent.
+
+    Ray must be connected. Trials are selected by dev scores alone.
+    """
+    output = folder.path.parent
+    uri = tracking_uri(base.tracking.uri, output, num_nodes=resources.nodes)
+    check_server(uri)
+    # Text that has to be prepared is prepared once, not by every trial.
+    open_corpus(base.data, base.encoder, output / PREPARED_FOLDER, say)
+    folder.write_text(SWEEP_FILE, describe(base, space, plan))
+    spool = folder.path / SPOOL_FILE
+    run_id = start_run(
+        uri,
+        base.tracking.experiment,
+        folder.name,
+        storage=folder.path,
+        spool=spool,
+        description=f"SimCSE sweep {folder.name} over {', '.join(space)}",
+        tags={"source_hash": provenance.source_hash(), "sweep": plan.sampler},
+    )
+    tracker = TrackedRun(uri, run_id, spool).open()
+    tracker.log_params(flatten(base))
+    tracker.log_text(describe(base, space, plan), SWEEP_FILE)
+    tracker.flush()
+    setup = TrialSetup(
+        base=base,
+        space=space,
+        sweep=folder,
+        dev_sets=tuple(dev_sets),
+        parent_run_id=run_id,
+        suggested=plan.sampler == "optuna",
+    )
+    try:
+        results = run_trials(setup, plan, resources)
+        for result in results:
+            if result.status == "stopped early":
+                _end_record(uri, output / result.name)
+        rows = table(results)
+        folder.write_text(TRIALS_FILE, json.dumps(rows, indent=1))
+        tracker.log_table([_flat(row) for row in rows], TRIALS_FILE)
+        best = best_of(results)
+        if best is not None and best.score is not None:
+            tracker.log_metrics({"best_dev_score": best.score}, best.rows)
+        tracker.flush()
+        draw_figures(results, space, folder.path / FIGURES_FOLDER)
+        log_files(uri, run_id, folder.path / FIGURES_FOLDER)
+    except KeyboardInterrupt:
+        tracker.finish("KILLED")
+        raise
+    except BaseException:
+        tracker.finish("FAILED")
+        raise
+    tracker.finish("FINISHED")
+    return FinishedSweep(folder, uri, run_id, results, best)
+
+
+def _end_record(uri: str, storage: Path) -> None:
+    """A trial that Tune stopped had no time to say so."""
+    run_id = run_of(storage)
+    if run_id is not None:
+        TrackedRun(uri, run_id, storage / SPOOL_FILE).open().finish("KILLED")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, str | float]:
+    """A row with a column for each setting and each dev score; nothing is an empty text."""
+    cells = {
+        "name": row["name"],
+        "status": row["status"],
+        **row["assignments"],
+        "rows": row["rows"],
+        "score": row["score"],
+        "reason": row["reason"],
+    }
+    return {name: "" if cell is None else cell for name, cell in cells.items()}

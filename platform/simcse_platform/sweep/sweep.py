@@ -1,0 +1,250 @@
+"""A sweep by Ray Tune: its trials, which of them go on, and what became of each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from simcse.errors import UsageError
+from simcse_platform import run as recorded
+from simcse_platform import runtime
+from simcse_platform.config import TrainRun
+from simcse_platform.runtime import Resources
+from simcse_platform.sweep.space import Choice, Dimension, Space, grid
+from simcse_platform.sweep.trial import POINT, ROWS, SCORE, TrialSetup, run_trial
+from simcse_platform.training.trainer import place
+
+Sampler = Literal["grid", "random", "optuna"]
+TUNE_FOLDER = "tune"
+_DRIVER = {"CPU": 0.0, "memory": 1.0}
+"""What a trial takes beside its workers: a byte, since Ray Tune refuses to take nothing, and any
+share of a CPU would be missing where Ray Data needs a whole one."""
+_TRIAL_ID = re.compile(r"[0-9a-f]+_\d{5}")
+_REDUCTION = 3
+"""Of the trials that come as far, one in so many goes on (ASHA; Li et al. 2020)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """How the points of a space are chosen and which trials may end early."""
+
+    sampler: Sampler
+    trials: int | None = None
+    """Points that are drawn; None for a grid, which has as many as it has."""
+    seed: int = 0
+    """Of the draws."""
+    stops_early: bool = False
+    """ASHA: a trial that is behind others at the same number of rows is stopped."""
+    concurrent: int | None = None
+    """Trials at a time; None takes as many as the cluster holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """What became of a trial."""
+
+    name: str
+    assignments: Mapping[str, str]
+    status: Literal["finished", "stopped early", "failed"]
+    reason: str = ""
+    """Why it failed."""
+    rows: int = 0
+    score: float | None = None
+    """Best mean dev score, or the last one of a trial that was stopped."""
+    scores: Mapping[str, float] | None = None
+    """Dev scores of the best step."""
+    run_id: str | None = None
+
+
+def concurrency(run: TrainRun, resources: Resources, wanted: int | None) -> int:
+    """Trials that the cluster holds at a time, beside one CPU for Ray Data.
+
+    A trial's own driver takes no CPU, so that trials never wait for each other's workers. Raises
+    `UsageError` when more are wanted, `ClusterError` when not even one fits.
+    """
+    placement = place(run.scale, resources)
+    workers = run.scale.num_workers
+    most = math.floor((resources.cpus - 1) / (workers * placement.cpus_per_worker) + 1e-9)
+    if placement.use_gpu:
+        most = min(most, math.floor(resources.gpus / workers))
+    most = max(1, most)
+    if wanted is not None and wanted > most:
+        raise UsageError(
+            f"--concurrent is {wanted}, but the cluster holds {most} trial(s) of {workers} "
+            "worker(s) at a time: lower it, or use fewer workers a trial"
+        )
+    return wanted or most
+
+
+def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> list[TrialResult]:
+    """All trials, each to its end; those that ended in an earlier start of the sweep do not run.
+
+    Ray must be connected. A trial that fails is a result with its reason.
+    """
+    # Without it Tune draws boxes, whatever it is told.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    # It prints the traceback of every trial that fails; the reason is in our table.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    at_once = concurrency(setup.base, resources, plan.concurrent)
+    trainable = tune.with_resources(tune.with_parameters(run_trial, setup=setup), _DRIVER)
+    path = setup.sweep.path / TUNE_FOLDER
+    points = None if plan.sampler == "optuna" else list(_points(setup.space, plan))
+    param_space = {} if points is None else {POINT: tune.grid_search(points)}
+    if tune.Tuner.can_restore(str(path)):
+        tuner = tune.Tuner.restore(str(path), trainable, param_space=param_space)
+    else:
+        tuner = tune.Tuner(
+            trainable,
+            param_space=param_space,
+            tune_config=tune.TuneConfig(
+                metric=SCORE,
+                mode="max",
+                num_samples=1 if points is not None else plan.trials or 1,
+                search_alg=_search(setup.space, plan),
+                scheduler=_scheduler(setup.base, plan),
+                max_concurrent_trials=at_once,
+            ),
+            run_config=tune.RunConfig(
+                name=TUNE_FOLDER, storage_path=str(setup.sweep.path), verbose=0
+            ),
+        )
+    results = tuner.fit()
+    return [_result(setup, results[place]) for place in range(len(results))]
+
+
+def draw(space: Space, trials: int, seed: int) -> list[dict[str, str]]:
+    """So many different points, as text; a function of the seed.
+
+    Raises `UsageError` when the space has fewer.
+    """
+    random, found = np.random.default_rng(seed), dict[str, dict[str, str]]()
+    for _ in range(100 * trials):
+        point = {path: _drawn(dimension, random) for path, dimension in space.items()}
+        found.setdefault(json.dumps(point), point)
+        if len(found) == trials:
+            return list(found.values())
+    raise UsageError(
+        f"--trials is {trials}, but the space has about {len(found)} points: lower it, or leave it "
+        "out for all of them"
+    )
+
+
+def _drawn(dimension: Dimension, random: np.random.Generator) -> Any:
+    if isinstance(dimension, Choice):
+        return str(random.choice(dimension.values))
+    low, high = dimension.low, dimension.high
+    match dimension.kind:
+        case "uniform":
+            return float(random.uniform(low, high))
+        case "loguniform":
+            return float(np.exp(random.uniform(np.log(low), np.log(high))))
+        case "integer":
+            return int(random.integers(int(low), int(high), endpoint=True))
+
+
+def _points(space: Space, plan: SearchPlan) -> Iterable[Mapping[str, Any]]:
+    if plan.sampler == "grid":
+        return grid(space)
+    return draw(space, plan.trials or 1, plan.seed)
+
+
+def _search(space: Space, plan: SearchPlan) -> Searcher | None:
+    if plan.sampler != "optuna":
+        # Tune's own, which goes through the points as they stand.
+        return None
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+    def distribution(dimension: Dimension) -> Any:
+        if isinstance(dimension, Choice):
+            return optuna.distributions.CategoricalDistribution(dimension.values)
+        if dimension.kind == "integer":
+            return optuna.distributions.IntDistribution(int(dimension.low), int(dimension.high))
+        return optuna.distributions.FloatDistribution(
+            dimension.low, dimension.high, log=dimension.kind == "loguniform"
+        )
+
+    return OptunaSearch(
+        {f"{POINT}/{path}": distribution(dimension) for path, dimension in space.items()},
+        metric=SCORE,
+        mode="max",
+        sampler=optuna.samplers.TPESampler(seed=plan.seed),
+    )
+
+
+def _scheduler(base: TrainRun, plan: SearchPlan) -> TrialScheduler:
+    if not plan.stops_early:
+        return FIFOScheduler()
+    every = base.dev.every * base.global_batch_size
+    return AsyncHyperBandScheduler(
+        time_attr=ROWS,
+        max_t=2**62,
+        grace_period=every,
+        reduction_factor=_REDUCTION,
+    )
+
+
+def _result(setup: TrialSetup, result: tune.Result) -> TrialResult:
+    assignments = setup.assignments((result.config or {})[POINT])
+    metrics = result.metrics or {}
+    folder = setup.folder(assignments, _trial_id(result))
+    summary_file = folder.path / recorded.SUMMARY_FILE
+    if summary_file.exists():
+        summary = json.loads(summary_file.read_text(encoding="utf-8"))
+        scores = summary["best"]["scores"]
+        return TrialResult(
+            name=folder.name,
+            assignments=assignments,
+            status="finished",
+            rows=summary["rows"],
+            score=sum(scores.values()) / len(scores),
+            scores=scores,
+            run_id=summary["run_id"],
+        )
+    if result.error is not None:
+        known = runtime.cause(result.error)
+        lines = str(known or result.error).strip().splitlines()
+        return TrialResult(
+            name=folder.name,
+            assignments=assignments,
+            status="failed",
+            reason=lines[-1] if lines else type(result.error).__name__,
+        )
+    return TrialResult(
+        name=folder.name,
+        assignments=assignments,
+        status="stopped early",
+        rows=int(metrics.get(ROWS, 0)),
+        score=metrics.get(SCORE),
+    )
+
+
+def _trial_id(result: tune.Result) -> str:
+    """As Tune puts it into the name of the trial's folder, which a failed one has too."""
+    match = _TRIAL_ID.search(Path(result.path or "").name)
+    assert match is not None
+    return match[0]
+
+
+def best_of(results: Sequence[TrialResult]) -> TrialResult | None:
+    """The finished trial with the highest dev score; None when none finished."""
+    finished = [result for result in results if result.status == "finished"]
+    return max(finished, key=lambda result: result.score or -math.inf, default=None)
+
+
+def table(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
+    """A row a trial, the best first, for JSON and for a tracker."""
+    order = sorted(results, key=lambda result: -(result.score or -math.inf))
+    return [asdict(result) for result in order]
