@@ -27,7 +27,7 @@ def demo(
     from pipelines import evaluation_sets
     from pipelines.registry import comparison, read_policy
     from pipelines.train import execute, say_result
-    from simcse_platform.tracking import registry
+    from simcse_platform.tracking import champions, registry
 
     folder = settings.evaluation_data(data)
     tasks = _tasks(folder)
@@ -41,7 +41,7 @@ def demo(
         tasks, data=folder, mode="test", purpose="the demo promotes by it"
     )
     policy = read_policy(None)
-    decision = registry.promote(
+    decision = champions.promote(
         trained.tracking_uri,
         MODEL_NAME,
         compare=comparison(test, policy, kept=output / ".scores"),

@@ -29,14 +29,26 @@ Experiment = Annotated[
     str, typer.Option(metavar="NAME", help="MLflow experiment of a model without a run.")
 ]
 
+_MODELS = "models:/"
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def register(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model folder, run name or MLflow run id.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model folder, run name, MLflow run id, or models:/NAME@alias."
+        ),
     ],
     name: Name,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URI",
+            help="MLflow server of models:/NAME@alias; default: that of --tracking.",
+        ),
+    ] = None,
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
     experiment: Experiment = "simcse",
@@ -47,7 +59,20 @@ def register(
     from simcse_platform.tracking.location import tracking_uri
 
     uri = tracking_uri(tracking, output)
-    if _RUN_ID.fullmatch(model):
+    if source is not None and not model.startswith(_MODELS):
+        raise UsageError(
+            f"--from {source} is for models:/NAME@alias, not for {model}: leave it out"
+        )
+    if model.startswith(_MODELS):
+        version = registry.copy_version(
+            tracking_uri(source or tracking, output),
+            model,
+            uri,
+            name,
+            cache=output / ".models",
+            experiment=experiment,
+        )
+    elif _RUN_ID.fullmatch(model):
         version = registry.register(uri, name, run_id=model)
     elif (run_id := _run_of(output / model)) is not None:
         version = registry.register(uri, name, run_id=run_id)
@@ -83,7 +108,7 @@ def promote(
 ) -> None:
     """Make a version the champion if it is better on the test sets by more than chance."""
     from pipelines import evaluation_sets
-    from simcse_platform.tracking import registry
+    from simcse_platform.tracking import champions
     from simcse_platform.tracking.location import tracking_uri
 
     rules = read_policy(policy)
@@ -97,7 +122,7 @@ def promote(
     rules.check([found.name for found in loaded.sets])
     if rules.highest_uniformity is not None:
         evaluation_sets.add_geometry(loaded, data=folder, purpose="--policy limits uniformity")
-    decision = registry.promote(
+    decision = champions.promote(
         tracking_uri(tracking, output),
         name,
         compare=comparison(loaded, rules, kept=output / ".scores"),
@@ -116,10 +141,10 @@ def rollback(
     json_file: JsonFile = None,
 ) -> None:
     """Make the previous champion the champion again."""
-    from simcse_platform.tracking import registry
+    from simcse_platform.tracking import champions
     from simcse_platform.tracking.location import tracking_uri
 
-    report_decision(registry.rollback(tracking_uri(tracking, output), name), json_file)
+    report_decision(champions.rollback(tracking_uri(tracking, output), name), json_file)
 
 
 def history(
@@ -129,10 +154,10 @@ def history(
     json_file: JsonFile = None,
 ) -> None:
     """Show every decision about NAME, promotions made and refused, and rollbacks."""
-    from simcse_platform.tracking import registry
+    from simcse_platform.tracking import champions
     from simcse_platform.tracking.location import tracking_uri
 
-    decisions = registry.history(tracking_uri(tracking, output), name)
+    decisions = champions.history(tracking_uri(tracking, output), name)
     table = Table("time", "action", "version", "champion before", "author", "outcome", "reason")
     for past in decisions:
         outcome = "champion" if past["promoted"] else "refused"

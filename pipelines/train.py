@@ -12,7 +12,7 @@ import typer
 
 from pipelines import settings
 from pipelines.console import JsonFile, progress_bar, say, write_json
-from simcse.errors import UsageError
+from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
     from simcse_platform.config import TrainRun
@@ -30,6 +30,10 @@ def train(
         str | None,
         typer.Option(metavar="NAME", help="Name of the run; an unfinished run of it goes on."),
     ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Repeat the run with so many seeds, and say how they differ."),
+    ] = 1,
     fresh: Annotated[bool, typer.Option(help="Refuse to go on with a run that exists.")] = False,
     output: settings.Output = Path("runs"),
     tracking: settings.TrackingUri = None,
@@ -48,6 +52,11 @@ def train(
     resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
     if dry_run:
         say(to_yaml(resolved.run).rstrip())
+        return
+    if seeds > 1:
+        if fresh:
+            raise UsageError("--fresh is for one run, and --seeds makes several: leave out one")
+        _repeat(resolved, seeds, name, output, address, json_file)
         return
     finished = execute(
         resolved.run,
@@ -106,6 +115,26 @@ def execute(
             say=say,
             watch=lambda total_steps: _watch(name, total_steps),
         )
+
+
+def _repeat(
+    resolved: settings.Resolved,
+    seeds: int,
+    name: str | None,
+    output: Path,
+    address: str | None,
+    json_file: Path | None,
+) -> None:
+    """The run as a sweep over its seed alone."""
+    from pipelines.tune import result_of, run_sweep, show_sweep
+    from simcse_platform.sweep.sweep import SearchPlan
+
+    plan = SearchPlan(sampler="grid", seeds=seeds)
+    finished = run_sweep(resolved, {}, plan, name=name, output=output, address=address)
+    show_sweep(finished, [])
+    write_json(json_file, result_of(finished))
+    if finished.best is None:
+        raise SimcseError("no seed finished: the table says why")
 
 
 def default_name(resolved: settings.Resolved) -> str:

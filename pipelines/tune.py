@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,8 @@ from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
     from simcse_platform.sweep.execute import FinishedSweep
-    from simcse_platform.sweep.sweep import TrialResult
+    from simcse_platform.sweep.space import Space
+    from simcse_platform.sweep.sweep import SearchPlan
 
 
 def tune(
@@ -41,6 +43,9 @@ def tune(
         int | None, typer.Option(min=1, help="Points that are drawn; a grid takes all.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs at each point, which differ in their seed.")
+    ] = 1,
     asha: Annotated[
         bool,
         typer.Option("--asha", help="Stop trials that are behind others at as many rows (ASHA)."),
@@ -66,32 +71,65 @@ def tune(
 
     The same command goes on where an interrupted sweep stopped.
     """
+    from simcse_platform.sweep.space import grid, parse
+    from simcse_platform.sweep.sweep import SEED, SearchPlan, draw
+
+    resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
+    space = parse(search or [], resolved.run)
+    chosen = sampler or ("random" if trials else "grid")
+    if chosen == "grid" and trials:
+        raise UsageError(f"--trials {trials} draws points, and a grid takes all: leave out one")
+    if chosen != "grid" and not trials:
+        raise UsageError(f"--sampler {chosen} draws points: say how many by --trials")
+    if seeds > 1 and (chosen == "optuna" or SEED in space):
+        what = "optuna takes every run for a point" if chosen == "optuna" else "seed is searched"
+        raise UsageError(f"--seeds {seeds} repeats each point, and {what}: leave out one")
+    # A grid without end and a space with too few points are found before Ray starts.
+    if chosen == "grid":
+        list(grid(space))
+    elif chosen == "random":
+        draw(space, trials or 1, seed)
+    plan = SearchPlan(
+        sampler=chosen,
+        trials=trials,
+        seeds=seeds,
+        seed=seed,
+        stops_early=asha,
+        concurrent=concurrent,
+    )
+    finished = run_sweep(resolved, space, plan, name=name, output=output, address=address)
+    show_sweep(finished, list(space))
+    if register and finished.best and finished.best.run_id:
+        from simcse_platform.tracking import registry
+
+        version = registry.register(finished.tracking_uri, register, run_id=finished.best.run_id)
+        say(f"registered {version.uri} with the alias {version.alias}")
+    write_json(json_file, result_of(finished))
+    if finished.best is None:
+        raise SimcseError("no trial finished: the table says why")
+
+
+def run_sweep(
+    resolved: settings.Resolved,
+    space: Space,
+    plan: SearchPlan,
+    *,
+    name: str | None,
+    output: Path,
+    address: str | None,
+) -> FinishedSweep:
+    """Run a sweep under `name`, or go on with it.
+
+    Everything that can be refused is refused before Ray is connected.
+    """
     from pipelines import evaluation_sets
     from simcse.encoder import check_config
     from simcse_platform import runtime
     from simcse_platform.run import check_settings
     from simcse_platform.storage import RunFolder, check_writable
     from simcse_platform.sweep import execute as sweeps
-    from simcse_platform.sweep.space import grid, parse
-    from simcse_platform.sweep.sweep import SearchPlan, draw
-    from simcse_platform.tracking import registry
 
-    resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
     base = resolved.run
-    space = parse(search or [], base)
-    chosen = sampler or ("random" if trials else "grid")
-    if chosen == "grid" and trials:
-        raise UsageError(f"--trials {trials} draws points, and a grid takes all: leave out one")
-    if chosen != "grid" and not trials:
-        raise UsageError(f"--sampler {chosen} draws points: say how many by --trials")
-    plan = SearchPlan(
-        sampler=chosen, trials=trials, seed=seed, stops_early=asha, concurrent=concurrent
-    )
-    # A grid without end and a space with too few points are found before Ray starts.
-    if chosen == "grid":
-        list(grid(space))
-    elif chosen == "random":
-        draw(space, trials or 1, seed)
     if not base.dev.tasks:
         raise UsageError("a sweep selects by dev scores, and dev.tasks is empty: name a set")
     if not base.data.corpus:
@@ -111,36 +149,50 @@ def tune(
     check_writable(folder.path.parent)
     say("connecting to Ray")
     with runtime.connect(address) as resources:
-        finished = sweeps.execute(base, space, plan, folder, dev.sets, resources=resources, say=say)
-    _show(finished.results, list(space))
-    best = finished.best
-    version = None
-    if best is not None:
-        say(f"best by dev: {best.name}, {best.score:.2f}, in {folder.path.parent / best.name}")
-        if register and best.run_id:
-            version = registry.register(finished.tracking_uri, register, run_id=best.run_id)
-            say(f"registered {version.uri} with the alias {version.alias}")
-    write_json(json_file, _result(finished))
-    if best is None:
-        raise SimcseError("no trial finished: the table says why")
+        return sweeps.execute(base, space, plan, folder, dev.sets, resources=resources, say=say)
 
 
-def _show(results: Sequence[TrialResult], paths: Sequence[str]) -> None:
+def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
+    """The trials as a table, what seeds say where there are several, and the best."""
     table = Table("trial", *paths, "rows", "dev score", "outcome")
-    for result in sorted(results, key=lambda result: -(result.score or 0)):
+    for result in sorted(finished.results, key=lambda result: -(result.score or 0)):
         score = "-" if result.score is None else f"{result.score:.2f}"
         outcome = f"{result.status}: {result.reason}" if result.reason else result.status
         values = [result.assignments[path] for path in paths]
         table.add_row(result.name, *values, str(result.rows), score, outcome)
     console.print(table)
+    if any(len(repeated.trials) > 1 for repeated in finished.repeated):
+        seeds = Table(*paths, "seeds", "mean", "deviation", "minimum", "maximum")
+        for repeated in finished.repeated:
+            spread = repeated.score
+            figures = [spread.mean, spread.deviation, spread.minimum, spread.maximum]
+            seeds.add_row(
+                *(repeated.assignments[path] for path in paths),
+                str(len(repeated.trials)),
+                *("-" if figure is None else f"{figure:.2f}" for figure in figures),
+            )
+        console.print(seeds)
+    if (best := finished.best) is not None:
+        folder = finished.folder.path.parent / best.name
+        say(f"best by dev: {best.name}, {best.score:.2f}, in {folder}")
 
 
-def _result(finished: FinishedSweep) -> dict[str, object]:
+def result_of(finished: FinishedSweep) -> dict[str, object]:
+    """The sweep for `--json`."""
     from simcse_platform.sweep.sweep import table
 
     return {
         "name": finished.folder.name,
         "run_id": finished.run_id,
         "trials": table(finished.results),
-        "best": None if finished.best is None else finished.best.name,
+        "seeds": [
+            {
+                "assignments": dict(repeated.assignments),
+                "count": len(repeated.trials),
+                "score": asdict(repeated.score),
+                "scores": {name: asdict(spread) for name, spread in repeated.scores.items()},
+            }
+            for repeated in finished.repeated
+        ],
+        "best": finished.best.name if finished.best else None,
     }

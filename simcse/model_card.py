@@ -78,9 +78,70 @@ vectors = SentenceTransformer(folder).encode(sentences)
 
 {scores}
 
-## Origin
+## Training
+
+{_training(description)}
+
+## Limits
+
+{_limits(description, licence)}
+"""
+
+
+def _training(description: ModelDescription) -> str:
+    """From what, on what and with what; the whole lineage behind a fold."""
+    lineage, settings = description.lineage, _flat(description.lineage.get("run"))
+    versions = _flat(lineage.get("versions"))
+    facts = {
+        "encoder": settings.get("encoder.model"),
+        "corpus": settings.get("data.corpus"),
+        "sha256 of the corpus": lineage.get("data_sha256"),
+        "rows of a batch": settings.get("global_batch_size"),
+        "learning rate": settings.get("optim.learning_rate"),
+        "temperature": settings.get("objective.temperature"),
+        "seed": settings.get("seed"),
+        "step": lineage.get("step"),
+        "MLflow run": lineage.get("mlflow_run_id"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    known = [f"| {name} | {_cell(fact)} |" for name, fact in facts.items() if fact]
+    table = "\n".join(["| | |", "|---|---|", *known]) if known else "Nothing is on record."
+    whole = json.dumps(lineage, indent=2, ensure_ascii=False)
+    return f"""{table}
+
+<details><summary>Lineage</summary>
 
 ```json
-{json.dumps(description.lineage, indent=2, ensure_ascii=False)}
+{whole}
 ```
-"""
+
+</details>"""
+
+
+def _limits(description: ModelDescription, licence: str) -> str:
+    scored = "the sets above" if description.scores else "no set"
+    return (
+        f"- Trained on sentences of at most {description.max_length} tokens; longer ones are read "
+        "as far as the model can.\n"
+        "- It knows the language and the kind of text of its corpus, and of the encoder it began "
+        f"from; elsewhere it was not measured. It was measured on {scored}, with one seed.\n"
+        "- Cosines order pairs; they are no probabilities, and what counts as near differs between "
+        "models.\n"
+        "- What the corpus says of people, the vectors repeat.\n"
+        f"- Licence: {licence}. Those of the corpus and of the first encoder hold beside it."
+    )
+
+
+def _flat(tree: object, prefix: str = "") -> dict[str, object]:
+    """Dotted path to value, as settings are written."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree} if prefix else {}
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.")
+    return flat
+
+
+def _cell(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.replace("|", "\\|").replace("\n", " ")

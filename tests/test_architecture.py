@@ -38,6 +38,7 @@ IMPORTERS = {
     "deepspeed": {"simcse_platform/training/zero.py"},
     "faiss": {"simcse/index_faiss.py"},
     "mlflow": {
+        "simcse_platform/tracking/champions.py",
         "simcse_platform/tracking/mlflow_model.py",
         "simcse_platform/tracking/mlflow_session.py",
         "simcse_platform/tracking/mlflow_tracker.py",

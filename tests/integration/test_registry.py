@@ -18,18 +18,17 @@ from simcse.errors import UsageError
 from simcse.evaluation.significance import ItemMean
 from simcse_platform.errors import RegistryError, TrackingError
 from simcse_platform.tracking import lease
+from simcse_platform.tracking.champions import history, promote, rollback
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_tracker import start_run
 from simcse_platform.tracking.promotion import Comparison, Measured
 from simcse_platform.tracking.registry import (
     Version,
+    copy_version,
     fetch_model,
-    history,
-    promote,
     register,
     register_folder,
-    rollback,
 )
 from support.tiny import save_tiny_encoder
 
@@ -157,6 +156,28 @@ def test_a_fetched_model_gives_the_same_vectors(uri: str, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fetched"]
 
 
+def test_a_version_is_copied_into_another_registry_once(uri: str, tmp_path: Path) -> None:
+    model = _model(tmp_path / "m", score=1, seed=5)
+    original = register_folder(uri, "staged", model)
+    production = tracking_uri(None, tmp_path / "production")
+    cache = tmp_path / "cache"
+    copied = copy_version(uri, "models:/staged@challenger", production, "live", cache=cache)
+    assert (copied.name, copied.version, copied.alias) == ("live", "1", "challenger")
+    tags = MlflowClient(production, production).get_model_version("live", "1").tags
+    assert tags == {"copied_from": f"models:/staged/{original.version} of {uri}"}
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(fetch_model(production, "models:/live/1", cache)).encode(["rain"]),
+        SentenceEncoder.load(model).encode(["rain"]),
+    )
+    assert copy_version(uri, original.uri, production, "live", cache=cache) == copied
+    register_folder(uri, "staged", _model(tmp_path / "n", score=1, seed=6))
+    newer = copy_version(uri, "models:/staged@challenger", production, "live", cache=cache)
+    assert newer.version == "2"
+    assert _aliases(production, "live") == {"challenger": "2"}
+    with pytest.raises(RegistryError, match="there is no version 9 of staged"):
+        copy_version(uri, "models:/staged/9", production, "live", cache=cache)
+
+
 def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
     register_folder(uri, "known", _model(tmp_path, score=1))
     with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry sqlite:"):
@@ -211,7 +232,7 @@ from simcse_platform.errors import RegistryError
 import numpy as np
 from simcse.evaluation.significance import ItemMean
 from simcse_platform.tracking.promotion import Comparison, Measured
-from simcse_platform.tracking.registry import promote
+from simcse_platform.tracking.champions import promote
 
 uri, version, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 

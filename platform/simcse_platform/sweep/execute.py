@@ -19,8 +19,9 @@ from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.sweep.figures import draw_figures
+from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Space
-from simcse_platform.sweep.sweep import SearchPlan, TrialResult, best_of, run_trials, table
+from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, table
 from simcse_platform.sweep.trial import TrialSetup
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_session import check_server
@@ -41,7 +42,13 @@ class FinishedSweep:
     run_id: str
     """Of the MLflow run whose children are the trials."""
     results: Sequence[TrialResult]
-    best: TrialResult | None
+    repeated: Sequence[Repeated]
+    """The finished ones by their settings without the seed, the best first."""
+
+    @property
+    def best(self) -> TrialResult | None:
+        """The best seed of the settings with the best mean; None when nothing finished."""
+        return self.repeated[0].trials[0] if self.repeated else None
 
 
 def describe(base: TrainRun, space: Space, plan: SearchPlan) -> str:
@@ -120,9 +127,9 @@ def execute(
         rows = table(results)
         folder.write_text(TRIALS_FILE, json.dumps(rows, indent=1))
         tracker.log_table([_flat(row) for row in rows], TRIALS_FILE)
-        best = best_of(results)
-        if best is not None and best.score is not None:
-            tracker.log_metrics({"best_dev_score": best.score}, best.rows)
+        repeated = over_seeds(results)
+        if repeated:
+            tracker.log_metrics(_summary(repeated[0]), repeated[0].trials[0].rows)
         tracker.flush()
         draw_figures(results, space, folder.path / FIGURES_FOLDER)
         log_files(uri, run_id, folder.path / FIGURES_FOLDER)
@@ -133,7 +140,14 @@ def execute(
         tracker.finish("FAILED")
         raise
     tracker.finish("FINISHED")
-    return FinishedSweep(folder, uri, run_id, results, best)
+    return FinishedSweep(folder, uri, run_id, results, repeated)
+
+
+def _summary(best: Repeated) -> dict[str, float]:
+    """The best settings' dev score as metrics, over seeds where there are several."""
+    spread = {key: value for key, value in asdict(best.score).items() if value is not None}
+    named = {f"best_dev_score_{key}": value for key, value in spread.items()}
+    return {"best_dev_score": best.score.mean, **(named if len(best.trials) > 1 else {})}
 
 
 def _end_record(uri: str, storage: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +28,7 @@ def draw_figures(results: Sequence[TrialResult], space: Space, folder: Path) -> 
     lists = [path for path, dimension in space.items() if isinstance(dimension, Choice)]
     wanted = [
         *(["heat_map.png"] if len(lists) == 2 == len(space) else []),
-        *(["parallel_coordinates.png"] if len(scored) > 1 else []),
+        *(["parallel_coordinates.png"] if space and len(scored) > 1 else []),
     ]
     paths = []
     for name in wanted:
@@ -41,10 +43,14 @@ def _heat_map(results: Sequence[TrialResult], space: Space) -> Figure:
     (down, across), (rows, columns) = zip(
         *((path, d.values) for path, d in space.items() if isinstance(d, Choice)), strict=True
     )
-    scores_VV = np.full((len(rows), len(columns)), np.nan)
+    # The mean where there are several seeds, not a number where no trial has a score.
+    scores = defaultdict[tuple[int, int], list[float]](list)
     for result in results:
         place = rows.index(result.assignments[down]), columns.index(result.assignments[across])
-        scores_VV[place] = result.score
+        scores[place].append(result.score or 0.0)
+    scores_VV = np.full((len(rows), len(columns)), np.nan)
+    for place, found in scores.items():
+        scores_VV[place] = fmean(found)
     figure = Figure(figsize=(1.5 + 1.2 * len(columns), 1.2 + 0.8 * len(rows)))
     axes = figure.subplots()
     image = axes.imshow(scores_VV, cmap="viridis", aspect="auto")

@@ -7,8 +7,9 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from simcse_platform.training.trainer import place
 
 Sampler = Literal["grid", "random", "optuna"]
 TUNE_FOLDER = "tune"
+SEED = "seed"
+"""The setting that repeats a run."""
 _DRIVER = {"CPU": 0.0, "memory": 1.0}
 """What a trial takes beside its workers: a byte, since Ray Tune refuses to take nothing, and any
 share of a CPU would be missing where Ray Data needs a whole one."""
@@ -43,6 +46,8 @@ class SearchPlan:
     sampler: Sampler
     trials: int | None = None
     """Points that are drawn; None for a grid, which has as many as it has."""
+    seeds: int = 1
+    """Runs at each point, with the base's seed and those that follow it."""
     seed: int = 0
     """Of the draws."""
     stops_early: bool = False
@@ -100,7 +105,9 @@ def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> lis
     at_once = concurrency(setup.base, resources, plan.concurrent)
     trainable = tune.with_resources(tune.with_parameters(run_trial, setup=setup), _DRIVER)
     path = setup.sweep.path / TUNE_FOLDER
-    points = None if plan.sampler == "optuna" else list(_points(setup.space, plan))
+    points = None
+    if plan.sampler != "optuna":
+        points = list(_repeated(_points(setup.space, plan), setup.base.seed, plan.seeds))
     param_space = {} if points is None else {POINT: tune.grid_search(points)}
     if tune.Tuner.can_restore(str(path)):
         tuner = tune.Tuner.restore(str(path), trainable, param_space=param_space)
@@ -158,6 +165,16 @@ def _points(space: Space, plan: SearchPlan) -> Iterable[Mapping[str, Any]]:
     if plan.sampler == "grid":
         return grid(space)
     return draw(space, plan.trials or 1, plan.seed)
+
+
+def _repeated(
+    points: Iterable[Mapping[str, Any]], first_seed: int, seeds: int
+) -> Iterator[Mapping[str, Any]]:
+    if seeds == 1:
+        yield from points
+        return
+    for point, repeat in product(points, range(seeds)):
+        yield {**point, SEED: str(first_seed + repeat)}
 
 
 def _search(space: Space, plan: SearchPlan) -> Searcher | None:
@@ -236,12 +253,6 @@ def _trial_id(result: tune.Result) -> str:
     match = _TRIAL_ID.search(Path(result.path or "").name)
     assert match is not None
     return match[0]
-
-
-def best_of(results: Sequence[TrialResult]) -> TrialResult | None:
-    """The finished trial with the highest dev score; None when none finished."""
-    finished = [result for result in results if result.status == "finished"]
-    return max(finished, key=lambda result: result.score or -math.inf, default=None)
 
 
 def table(results: Sequence[TrialResult]) -> list[dict[str, Any]]:

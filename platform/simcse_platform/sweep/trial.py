@@ -42,7 +42,7 @@ class TrialSetup:
         """A point of the space as `--set` has it."""
         found = {}
         for path, value in point.items():
-            dimension = self.space[path]
+            dimension = self.space.get(path)
             found[path] = as_text(dimension, value) if isinstance(dimension, Range) else str(value)
         return found
 
