@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ def connect(
         return
     address = address or os.environ.get("RAY_ADDRESS")
     _set_authentication(joins=address is not None)
+    terminated = signal.getsignal(signal.SIGTERM)
     # Ray warns about the coming default of this switch in every process without a GPU.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None:
@@ -69,6 +72,9 @@ def connect(
         )
     else:
         _join(address)
+    if threading.current_thread() is threading.main_thread():
+        # Ray's own handler prints a stack, and at a second signal ends the process by SIGABRT.
+        signal.signal(signal.SIGTERM, terminated)
     try:
         _silence_ray_data()
         yield cluster_resources()
