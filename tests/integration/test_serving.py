@@ -39,6 +39,8 @@ def test_requests_with_sentences_return_our_vectors(tmp_path: Path) -> None:
             cwd=tmp_path,
             env={
                 **os.environ,
+                # MLflow looks for uvicorn there.
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
                 "MLFLOW_TRACKING_URI": uri,
                 "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
                 "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -62,7 +64,8 @@ def test_requests_with_sentences_return_our_vectors(tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=120) as answer:
             vectors_nD = json.load(answer)["predictions"]
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     want_nD = SentenceEncoder.load(model).encode(SENTENCES)
     np.testing.assert_allclose(np.array(vectors_nD), want_nD, rtol=0, atol=1e-6)

@@ -34,7 +34,8 @@ SEED = "seed"
 _DRIVER = {"CPU": 0.0, "memory": 1.0}
 """What a trial takes beside its workers: a byte, since Ray Tune refuses to take nothing, and any
 share of a CPU would be missing where Ray Data needs a whole one."""
-_TRIAL_ID = re.compile(r"[0-9a-f]+_\d{5}")
+_TRIAL_ID = re.compile(r"run_trial_([0-9a-f]+(?:_\d{5})?)_\d+_")
+"""In the name of a trial's folder; searches give ids without a number at the end."""
 _REDUCTION = 3
 """Of the trials that come as far, one in so many goes on (ASHA; Li et al. 2020)."""
 
@@ -182,6 +183,8 @@ def _search(space: Space, plan: SearchPlan) -> Searcher | None:
         # Tune's own, which goes through the points as they stand.
         return None
     import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     from ray.tune.search.optuna import OptunaSearch
 
     def distribution(dimension: Dimension) -> Any:
@@ -250,12 +253,15 @@ def _result(setup: TrialSetup, result: tune.Result) -> TrialResult:
 
 def _trial_id(result: tune.Result) -> str:
     """As Tune puts it into the name of the trial's folder, which a failed one has too."""
-    match = _TRIAL_ID.search(Path(result.path or "").name)
-    assert match is not None
-    return match[0]
+    match = _TRIAL_ID.match(Path(result.path or "").name)
+    assert match is not None, result.path
+    return match[1]
 
 
 def table(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
     """A row a trial, the best first, for JSON and for a tracker."""
-    order = sorted(results, key=lambda result: -(result.score or -math.inf))
-    return [asdict(result) for result in order]
+
+    def place(result: TrialResult) -> tuple[float, str]:
+        return math.inf if result.score is None else -result.score, result.name
+
+    return [asdict(result) for result in sorted(results, key=place)]
