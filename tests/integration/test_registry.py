@@ -120,6 +120,27 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     assert [entry.get("earlier_comparisons") for entry in past] == [0, 1, 2, None, 3]
 
 
+def test_a_rollback_that_is_killed_half_way_has_gone_back(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, cache = "half", tmp_path / "cache"
+    for score in (60, 70):
+        register_folder(uri, name, _model(tmp_path / str(score), score=score, seed=score))
+        promote(uri, name, compare=_compare, cache=cache)
+    assert _aliases(uri, name) == {"champion": "2", "previous": "1"}
+    set_alias = MlflowClient.set_registered_model_alias
+
+    def set_one(client: MlflowClient, name: str, alias: str, version: str) -> None:
+        set_alias(client, name, alias, version)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "set_registered_model_alias", set_one)
+        with pytest.raises(KeyboardInterrupt):
+            rollback(uri, name)
+    assert _aliases(uri, name)["champion"] == "1"
+
+
 def test_a_dry_run_decides_and_changes_nothing(uri: str, tmp_path: Path) -> None:
     only = register_folder(uri, "dry", _model(tmp_path, score=60))
     decision = promote(uri, "dry", compare=_compare, cache=tmp_path / "cache", dry_run=True)

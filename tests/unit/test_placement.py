@@ -43,6 +43,9 @@ def test_threads_are_the_cores_of_a_node_divided_among_its_workers() -> None:
     assert threads(4, 32, 2) == 8
     assert threads(3, 32, 2) == 8
     assert threads(1, 32, 2) == 16
+    # As many as there may be, not as there are at the start.
+    elastic = scale(num_workers=1, max_workers=8)
+    assert place(elastic, Resources(cpus=16, gpus=0, nodes=1)).threads_per_worker == 2
 
 
 def test_settings_go_before_what_would_be_worked_out() -> None:

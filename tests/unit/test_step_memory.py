@@ -118,3 +118,28 @@ def test_free_memory_is_shared_by_the_workers_of_a_machine(monkeypatch: pytest.M
     assert 0 < alone < 10_000 * GIB
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert free_memory(torch.device("cpu")) == pytest.approx(alone / 4, rel=0.2)
+
+
+def test_a_containers_limit_counts_and_its_page_cache_makes_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / name for name in ("limit", "used", "stat")]
+    monkeypatch.setattr(memory, "_CGROUPS", [tuple(map(str, files))])
+    unlimited = free_memory(torch.device("cpu"))
+    limit, used, stat = files
+    limit.write_text("1000\n")
+    used.write_text("900\n")
+    stat.write_text("anon 100\nactive_file 300\ninactive_file 400\n")
+    assert free_memory(torch.device("cpu")) == 1000 - 900 + 700
+    limit.write_text("max\n")
+    assert free_memory(torch.device("cpu")) == pytest.approx(unlimited, rel=0.2)
+
+
+def test_a_resumed_run_has_its_moments_already(middling: Path) -> None:
+    run = settings(middling)
+    task = build_task(run.encoder, run.objective, run.views, seed=1)
+    [batch] = make_batches(run, range(1), columns=2)
+    fresh = step_memory(task, batch, run, world=1)
+    resumed = step_memory(task, batch, run, world=1, resumed=True)
+    assert fresh.state - resumed.state == 2 * 4 * sum(p.numel() for p in task.parameters())
+    assert fresh.activations == resumed.activations

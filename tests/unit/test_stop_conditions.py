@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from simcse.errors import ModelError
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError, TrainingError
 from simcse_platform.training import checkpoint
+from simcse_platform.training.dev import DevScores
 from simcse_platform.training.engine import DdpEngine
 from support.loop_runs import ScriptedDev, settings, train
 from support.training import Recorder, ddp_engine, make_task
@@ -102,3 +104,19 @@ def test_evaluations_and_checkpoints_come_between_updates(tiny_encoder: Path) ->
         settings(tiny_encoder, optim={"accumulated_batches": 2})
     with pytest.raises(ValueError, match=r"checkpoint\.every is 125, but"):
         settings(tiny_encoder, optim={"accumulated_batches": 2}, dev={"every": 4})
+
+
+def test_an_encoder_that_diverged_between_evaluations_is_named_as_such(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    class Diverged(ScriptedDev):
+        def score(self, engine: object) -> DevScores:
+            raise ModelError("the vectors of 3 of 3 sentences are not finite")
+
+    run = settings(tiny_encoder, dev={"every": 2})
+    with pytest.raises(
+        TrainingError,
+        match=r"^the encoder has diverged by step 0 \(its vectors are not finite\): lower "
+        r"optim.learning_rate or raise objective.temperature; the best model so far is kept$",
+    ):
+        train(run, Recorder(tmp_path), total_steps=4, dev=Diverged([1.0]))

@@ -21,6 +21,7 @@ from simcse_platform.sweep.sweep import (
     TrialResult,
     concurrency,
     draw,
+    share_cores,
     table,
 )
 
@@ -81,6 +82,15 @@ def test_a_trial_that_fits_nowhere_is_refused() -> None:
     run = override(BASE, ["scale.num_workers=4", "scale.cpus_per_worker=1"])
     with pytest.raises(ClusterError, match="4 workers of 1 CPUs leave none"):
         concurrency(run, Resources(cpus=4, gpus=0, nodes=1), None)
+
+
+def test_trials_at_a_time_share_the_cores() -> None:
+    resources = Resources(cpus=8, gpus=0, nodes=1)
+    assert share_cores(BASE, resources, 1).scale.threads_per_worker == 8
+    assert share_cores(BASE, resources, 4).scale.threads_per_worker == 2
+    assert share_cores(BASE, resources, 9).scale.threads_per_worker == 1
+    chosen = override(BASE, ["scale.threads_per_worker=3"])
+    assert share_cores(chosen, resources, 4) == chosen
 
 
 def test_a_table_has_the_best_first_and_the_failed_last() -> None:

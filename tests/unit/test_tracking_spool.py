@@ -210,6 +210,7 @@ def _refuse(request: Sequence[Record]) -> None:
 def test_the_end_reaches_the_server_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     server = Server()
     tracker = SpooledTracker(tmp_path / "spool.jsonl", server, ON_FLUSH)
     tracker.log_metrics({"loss": 1.5}, 1)

@@ -104,7 +104,7 @@ def execute(
         folder.name,
         storage=folder.path,
         spool=spool,
-        description=f"SimCSE sweep {folder.name} over {', '.join(space)}",
+        description=f"SimCSE sweep {folder.name} over {', '.join(space) or 'its seed'}",
         tags={"source_hash": provenance.source_hash(), "sweep": plan.sampler},
     )
     tracker = TrackedRun(uri, run_id, spool).open()

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from ray.tune.search import Searcher
 from simcse.errors import UsageError
 from simcse_platform import run as recorded
 from simcse_platform import runtime
-from simcse_platform.config import TrainRun
+from simcse_platform.config import TrainRun, override
 from simcse_platform.runtime import Resources
 from simcse_platform.sweep.space import Choice, Dimension, Space, grid
 from simcse_platform.sweep.trial import POINT, ROWS, SCORE, TrialSetup, run_trial
@@ -99,11 +99,9 @@ def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> lis
 
     Ray must be connected. A trial that fails is a result with its reason.
     """
-    # Without it Tune draws boxes, whatever it is told.
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    # It prints the traceback of every trial that fails; the reason is in our table.
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    _quiet_tune()
     at_once = concurrency(setup.base, resources, plan.concurrent)
+    setup = replace(setup, base=share_cores(setup.base, resources, at_once))
     trainable = tune.with_resources(tune.with_parameters(run_trial, setup=setup), _DRIVER)
     path = setup.sweep.path / TUNE_FOLDER
     points = None
@@ -130,6 +128,24 @@ def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> lis
         )
     results = tuner.fit()
     return [_result(setup, results[place]) for place in range(len(results))]
+
+
+def _quiet_tune() -> None:
+    """Tune as it is used here."""
+    # Otherwise it draws boxes, whatever it is told.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    # Otherwise Ctrl-C ends it as if all trials had ended.
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+    # It prints the traceback of every trial that fails; the reason is in our table.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+
+
+def share_cores(base: TrainRun, resources: Resources, trials: int) -> TrainRun:
+    """The base with as many threads a worker as are left when so many trials run."""
+    if base.scale.threads_per_worker is not None:
+        return base
+    threads = place(base.scale, resources).threads_per_worker // trials
+    return override(base, [f"scale.threads_per_worker={max(1, threads)}"])
 
 
 def draw(space: Space, trials: int, seed: int) -> list[dict[str, str]]:
