@@ -15,6 +15,7 @@ from pipelines.console import JsonFile, progress_bar, say, write_json
 from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
+    from simcse.evaluation import LoadedSets
     from simcse_platform.config import TrainRun
     from simcse_platform.run import FinishedRun
     from simcse_platform.training.supervision import Show
@@ -81,30 +82,19 @@ def execute(
 
     Everything that can be refused is refused before Ray is connected.
     """
-    from pipelines import demo_data, evaluation_sets
     from simcse.encoder import check_config
     from simcse_platform import run as recorded
     from simcse_platform import runtime
-    from simcse_platform.storage import RunFolder, check_writable
+    from simcse_platform.storage import RunFolder
 
-    if str(demo_data.sentences_path()) in run.data.corpus:
-        demo_data.sentences_file()
-    if not run.data.corpus:
-        raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
+    check_corpus(run)
     folder = RunFolder.of(str(output), name)
     recorded.check_claim(folder, run, fresh=fresh)
     check_config(run.encoder)
     if not (folder.path / recorded.SUMMARY_FILE).exists():
         recorded.check_settings(run)
-    dev = evaluation_sets.load_all(
-        run.dev.tasks,
-        data=Path(run.dev.data) if run.dev.data else None,
-        mode="dev",
-        purpose="dev.tasks names it",
-    )
-    check_writable(folder.path.parent)
-    if runtime.in_job() and not output.is_absolute():
-        say(f"--output {output} goes when the job does: give an absolute path to keep the run")
+    dev = load_dev_sets(run)
+    check_output(output)
     say("connecting to Ray")
     with runtime.connect(address) as resources:
         return recorded.execute(
@@ -115,6 +105,38 @@ def execute(
             say=say,
             watch=lambda total_steps: _watch(name, total_steps),
         )
+
+
+def check_corpus(run: TrainRun) -> None:
+    """See that there is a corpus; the demo's own is fetched if it is not there."""
+    from pipelines import demo_data
+
+    if str(demo_data.sentences_path()) in run.data.corpus:
+        demo_data.sentences_file()
+    if not run.data.corpus:
+        raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
+
+
+def load_dev_sets(run: TrainRun) -> LoadedSets:
+    """The sets that the run is scored on while it trains."""
+    from pipelines import evaluation_sets
+
+    return evaluation_sets.load_all(
+        run.dev.tasks,
+        data=Path(run.dev.data) if run.dev.data else None,
+        mode="dev",
+        purpose="dev.tasks names it",
+    )
+
+
+def check_output(output: Path) -> None:
+    """See that runs can be written there, and say so if they will not stay."""
+    from simcse_platform import runtime
+    from simcse_platform.storage import check_writable
+
+    check_writable(output.expanduser().resolve())
+    if runtime.in_job() and not output.is_absolute():
+        say(f"--output {output} goes when the job does: give an absolute path to keep the run")
 
 
 def _repeat(

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pipelines import settings
 from pipelines.console import JsonFile, console, say, write_json
+from pipelines.train import check_corpus, check_output, load_dev_sets
 from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
@@ -122,31 +123,24 @@ def run_sweep(
 
     Everything that can be refused is refused before Ray is connected.
     """
-    from pipelines import evaluation_sets
     from simcse.encoder import check_config
     from simcse_platform import runtime
     from simcse_platform.run import check_settings
-    from simcse_platform.storage import RunFolder, check_writable
+    from simcse_platform.storage import RunFolder
     from simcse_platform.sweep import execute as sweeps
 
     base = resolved.run
     if not base.dev.tasks:
         raise UsageError("a sweep selects by dev scores, and dev.tasks is empty: name a set")
-    if not base.data.corpus:
-        raise UsageError("there is nothing to train on: give --corpus PATH or set data.corpus")
+    check_corpus(base)
     description = sweeps.describe(base, space, plan)
     digest = hashlib.sha256(description.encode()).hexdigest()[:8]
     folder = RunFolder.of(str(output), name or f"{resolved.origin}-sweep-{digest}")
     sweeps.check_claim(folder, description)
     check_config(base.encoder)
     check_settings(base)
-    dev = evaluation_sets.load_all(
-        base.dev.tasks,
-        data=Path(base.dev.data) if base.dev.data else None,
-        mode="dev",
-        purpose="dev.tasks names it",
-    )
-    check_writable(folder.path.parent)
+    dev = load_dev_sets(base)
+    check_output(output)
     say("connecting to Ray")
     with runtime.connect(address) as resources:
         return sweeps.execute(base, space, plan, folder, dev.sets, resources=resources, say=say)
