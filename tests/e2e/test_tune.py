@@ -91,15 +91,14 @@ def test_a_killed_sweep_goes_on_with_what_is_left(tiny_encoder: Path, tmp_path: 
         for temperature in ("0.05", "0.2")
         for lowest in ("null", "101")
     }
-    killed = sweep.start()
     first, last = names["0.05", "null"], names["0.2", "null"]
-    deadline = time.monotonic() + 300
-    while not sweep.attempts(last):
-        assert killed.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    killed.kill()
-    killed.wait()
+    with sweep.start() as killed:
+        deadline = time.monotonic() + 300
+        while not sweep.attempts(last):
+            assert killed.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        killed.kill()
     assert (sweep.output / first / "summary.json").exists()
 
     result = sweep.run()
