@@ -15,16 +15,18 @@ from pydantic import JsonValue
 from simcse.composition import check_composition, describe_columns
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet
+from simcse.figures import save_png
 from simcse.views import FOLLOWING, WORDNET, load_synonyms
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, load, to_yaml
 from simcse_platform.ingest.source import Corpus, open_corpus, text_columns
+from simcse_platform.run_figures import FIGURES_FOLDER, run_figures
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
-from simcse_platform.tracking.mlflow_tracker import CorpusRecord, start_run
+from simcse_platform.tracking.mlflow_tracker import CorpusRecord, log_files, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show
@@ -159,6 +161,10 @@ def execute(
         summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
         tracker.log_table(score_rows(summary), "dev_scores.json")
         tracker.flush()
+        drawn = run_figures(uri, record.run_id, summary)
+        if drawn:
+            save_png(drawn, folder.path / FIGURES_FOLDER)
+            log_files(uri, record.run_id, folder.path / FIGURES_FOLDER)
         log_model(uri, record.run_id, folder.path / BEST)
     except KeyboardInterrupt:
         tracker.finish("KILLED")

@@ -5,16 +5,18 @@ n: pairs, m: distinct sentences, D: width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypedDict
 
 import numpy as np
 
+# Python 3.11's own does not tell pydantic which keys are required.
+from typing_extensions import TypedDict
+
 from simcse import metrics
-from simcse.evaluation.protocol import EmbeddingTable, Scores
-from simcse.evaluation.sts import Pairs
+from simcse.evaluation.protocol import EmbeddingTable, EvaluationSet, Scores
+from simcse.evaluation.sts import Pairs, STSSet
 from simcse.metrics import Float64, Vectors
 
 _POSITIVE_ABOVE = 4.0
@@ -73,19 +75,33 @@ class GeometrySet:
 
     def score(self, vectors: EmbeddingTable) -> Scores:
         """Alignment, uniformity, singular values and cosines by grade."""
-        cosine_n = metrics.cosine_rows(vectors[self.pairs.first], vectors[self.pairs.second])
-        distinct_mD = vectors[list(dict.fromkeys(self.sentences()))]
-        uniformity = metrics.uniformity(distinct_mD)
-        numbers = GeometryNumbers(
-            pairs=len(self.pairs),
-            sentences=len(distinct_mD),
-            positive_pairs=int((self.pairs.gold_n > _POSITIVE_ABOVE).sum()),
-            alignment=positive_alignment(self.pairs, vectors),
-            uniformity=uniformity,
-            spectrum=spectrum(distinct_mD),
-            cosines=_histogram(cosine_n, self.pairs.gold_n),
-        )
-        return Scores(headline=uniformity, measure="uniformity", numbers=numbers)
+        numbers = describe(self.pairs, vectors)
+        return Scores(headline=numbers["uniformity"], measure="uniformity", numbers=numbers)
+
+
+def describe(pairs: Pairs, vectors: EmbeddingTable) -> GeometryNumbers:
+    """How the vectors of pairs graded 0 to 5 lie."""
+    cosine_n = metrics.cosine_rows(vectors[pairs.first], vectors[pairs.second])
+    distinct_mD = vectors[list(dict.fromkeys([*pairs.first, *pairs.second]))]
+    return GeometryNumbers(
+        pairs=len(pairs),
+        sentences=len(distinct_mD),
+        positive_pairs=int((pairs.gold_n > _POSITIVE_ABOVE).sum()),
+        alignment=positive_alignment(pairs, vectors),
+        uniformity=metrics.uniformity(distinct_mD),
+        spectrum=spectrum(distinct_mD),
+        cosines=_histogram(cosine_n, pairs.gold_n),
+    )
+
+
+def graded_pairs(sets: Iterable[EvaluationSet]) -> Pairs | None:
+    """The pairs of the first set of one subset with grades from 0 to 5, which `describe` takes."""
+    for found in sets:
+        if isinstance(found, STSSet) and len(found.subsets) == 1:
+            [pairs] = found.subsets.values()
+            if pairs.gold_n.min() >= _GRADES[0] and pairs.gold_n.max() <= _GRADES[-1]:
+                return pairs
+    return None
 
 
 def positive_alignment(pairs: Pairs, vectors: EmbeddingTable) -> float | None:

@@ -8,12 +8,13 @@ import pytest
 
 from simcse.config import EncoderConfig
 from simcse.errors import UsageError
+from simcse.figures import save_png
 from simcse_platform.config import TrainRun, override
 from simcse_platform.errors import ClusterError
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.sweep.execute import check_claim, describe
-from simcse_platform.sweep.figures import draw_figures
+from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Spread, over_seeds
 from simcse_platform.sweep.space import parse
 from simcse_platform.sweep.sweep import (
@@ -100,16 +101,19 @@ def test_a_table_has_the_best_first_and_the_failed_last() -> None:
 
 def test_pictures_are_drawn_where_they_say_something(tmp_path: Path) -> None:
     two = parse(["objective.temperature=0.05,0.2", "optim.learning_rate=1e-5,1e-4"], BASE)
-    assert [path.name for path in draw_figures(results(), two, tmp_path)] == [
+    drawn = sweep_figures(results(), two)
+    assert list(drawn) == ["heat_map", "parallel_coordinates"]
+    # The mean of a cell without a score is no number, and the cell says so.
+    [image] = drawn["heat_map"].axes[0].images
+    assert image.get_array().tolist() == [[70.0, None], [72.5, None]]
+    save_png(drawn, tmp_path / "figures")
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "heat_map.png",
         "parallel_coordinates.png",
     ]
-    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
-    drawn = parse(["objective.temperature=0.05,0.2", "optim.learning_rate=uniform(0.1,0.2)"], BASE)
-    assert [path.name for path in draw_figures(results(), drawn, tmp_path)] == [
-        "parallel_coordinates.png"
-    ]
-    assert draw_figures([results()[1]], drawn, tmp_path) == []
+    line = parse(["objective.temperature=0.05,0.2", "optim.learning_rate=uniform(0.1,0.2)"], BASE)
+    assert list(sweep_figures(results(), line)) == ["parallel_coordinates"]
+    assert sweep_figures([results()[1]], line) == {}
 
 
 def test_a_sweep_of_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ import yaml
 
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet
+from simcse.figures import save_png
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.ingest.source import open_corpus
 from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE
+from simcse_platform.run_figures import FIGURES_FOLDER
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
-from simcse_platform.sweep.figures import draw_figures
+from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Space
 from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, table
@@ -30,7 +32,6 @@ from simcse_platform.tracking.tracked_run import TrackedRun
 
 SWEEP_FILE = "sweep.yaml"
 TRIALS_FILE = "trials.json"
-FIGURES_FOLDER = "figures"
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def execute(
         if repeated:
             tracker.log_metrics(_summary(repeated[0]), repeated[0].trials[0].rows)
         tracker.flush()
-        draw_figures(results, space, folder.path / FIGURES_FOLDER)
+        save_png(sweep_figures(results, space), folder.path / FIGURES_FOLDER)
         log_files(uri, run_id, folder.path / FIGURES_FOLDER)
     except KeyboardInterrupt:
         tracker.finish("KILLED")

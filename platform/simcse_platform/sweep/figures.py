@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from simcse_platform.sweep.space import Choice, Space
 from simcse_platform.sweep.sweep import TrialResult
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-def draw_figures(results: Sequence[TrialResult], space: Space, folder: Path) -> list[Path]:
-    """A heat map where two settings are lists, and parallel coordinates; PNG files."""
-    folder.mkdir(parents=True, exist_ok=True)
+def sweep_figures(results: Sequence[TrialResult], space: Space) -> dict[str, Figure]:
+    """By name: a heat map where two settings are lists, and parallel coordinates."""
     scored = [result for result in results if result.score is not None]
-    drawings: Mapping[str, Callable[[], Figure]] = {
-        "heat_map.png": lambda: _heat_map(scored, space),
-        "parallel_coordinates.png": lambda: _parallel_coordinates(scored, space),
-    }
+    figures = {}
     lists = [path for path, dimension in space.items() if isinstance(dimension, Choice)]
-    wanted = [
-        *(["heat_map.png"] if len(lists) == 2 == len(space) else []),
-        *(["parallel_coordinates.png"] if space and len(scored) > 1 else []),
-    ]
-    paths = []
-    for name in wanted:
-        drawings[name]().savefig(folder / name, dpi=120, bbox_inches="tight")
-        paths.append(folder / name)
-    return paths
+    if len(lists) == 2 == len(space):
+        figures["heat_map"] = _heat_map(scored, space)
+    if space and len(scored) > 1:
+        figures["parallel_coordinates"] = _parallel_coordinates(scored, space)
+    return figures
 
 
 def _heat_map(results: Sequence[TrialResult], space: Space) -> Figure:
-    from matplotlib.figure import Figure
-
     (down, across), (rows, columns) = zip(
         *((path, d.values) for path, d in space.items() if isinstance(d, Choice)), strict=True
     )
@@ -68,9 +55,6 @@ def _heat_map(results: Sequence[TrialResult], space: Space) -> Figure:
 
 def _parallel_coordinates(results: Sequence[TrialResult], space: Space) -> Figure:
     """A line a trial through its value of each setting, coloured and ended by its score."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     scores_T = np.array([result.score for result in results], np.float64)
     axes_of: dict[str, tuple[np.ndarray, list[str]]] = {}
     for path in space:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from simcse.evaluation.geometry import GeometryNumbers
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError
 from simcse_platform.storage import RunFolder
@@ -42,6 +43,8 @@ class Best(BaseModel):
     step: int
     score: float
     scores: dict[str, float]
+    geometry: GeometryNumbers | None = None
+    """How its dev vectors lie; rank 0 alone knows."""
 
 
 class Progress(BaseModel):

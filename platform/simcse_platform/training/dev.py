@@ -19,11 +19,15 @@ from simcse.encoder import SentenceEncoder
 from simcse.evaluation import (
     EmbeddingTable,
     EvaluationSet,
-    STSSet,
     distinct_sentences,
     metric_name,
 )
-from simcse.evaluation.geometry import positive_alignment
+from simcse.evaluation.geometry import (
+    GeometryNumbers,
+    describe,
+    graded_pairs,
+    positive_alignment,
+)
 from simcse.gather import gather_rows
 from simcse_platform.training.engine import Engine, rank_and_world
 
@@ -34,8 +38,9 @@ class DevScores(NamedTuple):
     headlines: dict[str, float]
     """Each set's headline by metric name."""
     geometry: dict[str, float]
-    """Uniformity of all dev sentences by metric name, and the alignment of STS-B's positive pairs
-    where STS-B is scored (paper section 7, figure 2): lower is better in both."""
+    """Uniformity of all dev sentences by metric name, and the alignment of the positive pairs of
+    the first set with grades from 0 to 5, such as STS-B (paper section 7, figure 2): lower is
+    better in both."""
 
     @property
     def mean(self) -> float:
@@ -62,6 +67,7 @@ class DevEvaluation:
         sentences_per_forward: int = 512,
     ) -> None:
         self._sets = sets
+        self._latest: EmbeddingTable | None = None
         self._rank, self._world = rank_and_world()
         self._sentences = distinct_sentences(sets)
         tokens = encoder.tokenize(self._sentences[self._rank :: self._world])
@@ -86,18 +92,21 @@ class DevEvaluation:
         assert found[0] is not None
         return found[0]
 
+    def geometry(self) -> GeometryNumbers | None:
+        """How the vectors that were scored last lie, on rank 0; None without graded pairs."""
+        pairs = graded_pairs(self._sets)
+        return None if pairs is None or self._latest is None else describe(pairs, self._latest)
+
     def _score(self, gathered_ND: Tensor) -> DevScores:
         shares = [np.arange(rank, len(self._sentences), self._world) for rank in range(self._world)]
         vectors_ND = np.empty(gathered_ND.shape, dtype=np.float32)
         vectors_ND[np.concatenate(shares)] = gathered_ND.numpy()
-        table = EmbeddingTable(self._sentences, vectors_ND)
+        self._latest = table = EmbeddingTable(self._sentences, vectors_ND)
         found = [(evaluated, evaluated.score(table)) for evaluated in self._sets]
         geometry = {"dev_uniformity": metrics.uniformity(vectors_ND)}
-        for evaluated in self._sets:
-            if isinstance(evaluated, STSSet) and evaluated.name == "STSBenchmark":
-                [pairs] = evaluated.subsets.values()
-                if (alignment := positive_alignment(pairs, table)) is not None:
-                    geometry["dev_alignment"] = alignment
+        pairs = graded_pairs(self._sets)
+        if pairs is not None and (alignment := positive_alignment(pairs, table)) is not None:
+            geometry["dev_alignment"] = alignment
         return DevScores(
             {metric_name(evaluated, scores): scores.headline for evaluated, scores in found},
             geometry,

@@ -181,7 +181,12 @@ class _Keeper:
         self.log(progress, {**found.headlines, **found.geometry, DEV_SCORE: found.mean})
         self._refuse_collapse(progress, found)
         if progress.best is None or found.mean > progress.best.score:
-            progress.best = Best(step=progress.step, score=found.mean, scores=found.headlines)
+            progress.best = Best(
+                step=progress.step,
+                score=found.mean,
+                scores=found.headlines,
+                geometry=self.dev.geometry(),
+            )
             progress.evaluations_without_gain = 0
             self.save_best(progress)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import ray
 import ray.train
@@ -160,6 +160,7 @@ class WorkerResult(BaseModel):
             "best": {
                 "step": best.step if best else done.step,
                 "scores": dict(best.scores) if best else {},
+                "geometry": cast(JsonValue, best.geometry) if best else None,
                 "model": str(model),
             },
         }

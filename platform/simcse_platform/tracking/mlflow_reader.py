@@ -1,0 +1,68 @@
+"""What MLflow keeps of a run, read back: for figures, comparisons and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from simcse_platform.tracking.mlflow_session import session
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run as the tracking server has it."""
+
+    run_id: str
+    name: str
+    status: str
+    """MLflow's: RUNNING, FINISHED, FAILED or KILLED."""
+    started: datetime
+    ended: datetime | None
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    """Last values."""
+
+
+def read_run(uri: str, run_id: str) -> RecordedRun:
+    """One run. Raises `TrackingError` when it is not there or the server does not answer."""
+    with session(uri) as client:
+        run = client.get_run(run_id)
+    return RecordedRun(
+        run_id=run_id,
+        name=run.info.run_name or run_id,
+        status=run.info.status,
+        started=_time(run.info.start_time),
+        ended=_time(run.info.end_time) if run.info.end_time else None,
+        params=run.data.params,
+        tags=run.data.tags,
+        metrics=run.data.metrics,
+    )
+
+
+def metric_histories(
+    uri: str, run_id: str, names: Iterable[str]
+) -> dict[str, Sequence[tuple[int, float]]]:
+    """Step and value of each metric that the run has, one value a step, in the order of steps.
+
+    A step that was recorded again by a restarted run counts with its last value.
+    """
+    found: dict[str, Sequence[tuple[int, float]]] = {}
+    with session(uri) as client:
+        for name in names:
+            values = {metric.step: metric.value for metric in _in_time(client, run_id, name)}
+            if values:
+                found[name] = sorted(values.items())
+    return found
+
+
+def _in_time(client: MlflowClient, run_id: str, name: str) -> list[Metric]:
+    return sorted(client.get_metric_history(run_id, name), key=lambda metric: metric.timestamp)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
