@@ -20,6 +20,7 @@ from pipelines.doctor import doctor
 from pipelines.evaluate import evaluate
 from pipelines.prepare import prepare
 from pipelines.registry import history, promote, register, rollback
+from pipelines.reproduce import reproduce
 from pipelines.search import search
 from pipelines.train import train
 from pipelines.tune import tune
@@ -41,6 +42,7 @@ for command in (
     prepare,
     train,
     tune,
+    reproduce,
     evaluate,
     search,
     whiten,

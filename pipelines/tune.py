@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from pipelines import settings
+from pipelines import settings, spaces
 from pipelines.console import JsonFile, console, say, write_json
 from pipelines.train import check_corpus, check_output, load_dev_sets
 from simcse.errors import SimcseError, UsageError
@@ -34,6 +34,15 @@ def tune(
             metavar="A.B=VALUES",
             help="What is searched: values separated by commas, or uniform(LOW,HIGH), "
             "loguniform(LOW,HIGH), integer(LOW,HIGH); may be repeated.",
+        ),
+    ] = None,
+    space_name: Annotated[
+        str | None,
+        typer.Option(
+            "--space",
+            metavar="NAME",
+            help="A space of the paper: batch (with learning rate) or temperature (likewise); "
+            "--search adds to it.",
         ),
     ] = None,
     sampler: Annotated[
@@ -76,7 +85,8 @@ def tune(
     from simcse_platform.sweep.sweep import SEED, SearchPlan, draw
 
     resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
-    space = parse(search or [], resolved.run)
+    named = spaces.find(space_name) if space_name else ()
+    space = parse([*named, *(search or [])], resolved.run)
     chosen = sampler or ("random" if trials else "grid")
     if chosen == "grid" and trials:
         raise UsageError(f"--trials {trials} draws points, and a grid takes all: leave out one")

@@ -105,7 +105,7 @@ def execute(
         folder.name,
         storage=folder.path,
         spool=spool,
-        description=f"SimCSE sweep {folder.name} over {', '.join(space) or 'its seed'}",
+        description=f"SimCSE sweep {folder.name} over {_extent(space, plan)}",
         tags={"source_hash": provenance.source_hash(), "sweep": plan.sampler},
     )
     tracker = TrackedRun(uri, run_id, spool).open()
@@ -142,6 +142,12 @@ def execute(
         raise
     tracker.finish("FINISHED")
     return FinishedSweep(folder, uri, run_id, results, repeated)
+
+
+def _extent(space: Space, plan: SearchPlan) -> str:
+    if plan.points:
+        return f"{len(plan.points)} listed settings"
+    return ", ".join(space) or "its seed"
 
 
 def _summary(best: Repeated) -> dict[str, float]:

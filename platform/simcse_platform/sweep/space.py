@@ -72,7 +72,9 @@ def parse(searches: Sequence[str], base: TrainRun) -> dict[str, Dimension]:
             override(base, [f"{path}={value}"])
         space[path] = dimension
     if not space:
-        raise UsageError("a sweep needs something to search: give --search section.field=values")
+        raise UsageError(
+            "a sweep needs something to search: give --search section.field=values, or --space NAME"
+        )
     return space
 
 

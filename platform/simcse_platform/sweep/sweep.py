@@ -27,7 +27,7 @@ from simcse_platform.sweep.space import Choice, Dimension, Space, grid
 from simcse_platform.sweep.trial import POINT, ROWS, SCORE, TrialSetup, run_trial
 from simcse_platform.training.trainer import place
 
-Sampler = Literal["grid", "random", "optuna"]
+Sampler = Literal["grid", "random", "optuna", "listed"]
 TUNE_FOLDER = "tune"
 SEED = "seed"
 """The setting that repeats a run."""
@@ -47,6 +47,8 @@ class SearchPlan:
     sampler: Sampler
     trials: int | None = None
     """Points that are drawn; None for a grid, which has as many as it has."""
+    points: tuple[Mapping[str, str], ...] = ()
+    """Of the sampler `listed`, which takes these and no space."""
     seeds: int = 1
     """Runs at each point, with the base's seed and those that follow it."""
     seed: int = 0
@@ -179,6 +181,8 @@ def _drawn(dimension: Dimension, random: np.random.Generator) -> Any:
 
 
 def _points(space: Space, plan: SearchPlan) -> Iterable[Mapping[str, Any]]:
+    if plan.sampler == "listed":
+        return plan.points
     if plan.sampler == "grid":
         return grid(space)
     return draw(space, plan.trials or 1, plan.seed)

@@ -1,0 +1,1 @@
+"""The paper's tables and figures: their rows, how each is trained and measured."""
