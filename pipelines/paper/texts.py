@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from pipelines.paper.rows import Source, Text, Trained
 from simcse.config import EncoderConfig
-from simcse.errors import DataError, SimcseError
+from simcse.errors import DataError, SimcseError, UsageError
 from simcse_platform.config import DataConfig
 from simcse_platform.ingest.cleaning import RowOptions
 from simcse_platform.ingest.manifest import is_prepared, read_manifest
@@ -35,7 +35,7 @@ _SEED = 1
 """Of the pairs that a sample takes."""
 
 
-class NotAtHandError(SimcseError):
+class NotAtHandError(UsageError):
     """A row whose model or data the user did not name; the message says how to."""
 
 

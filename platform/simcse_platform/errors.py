@@ -31,5 +31,9 @@ class TrackingError(SimcseError):
     """A tracking server that does not answer, or refuses."""
 
 
+class UnansweredError(TrackingError):
+    """A tracking server that does not answer, and may come back."""
+
+
 class RegistryError(SimcseError):
     """A registry operation whose conditions do not hold."""

@@ -115,11 +115,14 @@ def execute(
     say: Callable[[str], None],
     watch: Watch,
     parent_run_id: str | None = None,
+    patience_s: float = 0.0,
 ) -> FinishedRun:
     """Train `run` in `folder`, or go on with it, and record it; a finished one is left as it is.
 
-    `parent_run_id` is the MLflow run of the sweep that it belongs to. Ray must be connected. Raises
-    the project's errors; a run that was refused before it trained leaves its name free.
+    `parent_run_id` is the MLflow run of the sweep that it belongs to. A tracking server that does
+    not answer, at the start or at the end, is waited for `patience_s` seconds. Ray must be
+    connected. Raises the project's errors; a run that was refused before it trained leaves its name
+    free.
     """
     output = folder.path.parent
     uri = tracking_uri(run.tracking.uri, output, num_nodes=resources.nodes)
@@ -132,7 +135,7 @@ def execute(
         return FinishedRun(folder, uri, summary)
 
     placement = place(run.scale, resources)
-    check_server(uri)
+    check_server(uri, patience_s=patience_s)
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
     say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
     planned = plan_steps(run, corpus).total_steps
@@ -159,6 +162,7 @@ def execute(
                 show=show,
             )
         summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
+        check_server(uri, patience_s=patience_s)
         tracker.log_table(score_rows(summary), "dev_scores.json")
         tracker.flush()
         drawn = run_figures(uri, record.run_id, summary)

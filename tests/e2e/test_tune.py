@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mlflow import MlflowClient
 from simcse_platform.storage import RunFolder
 from simcse_platform.sweep.space import trial_name
 from simcse_platform.training.worker import Attempt
+from support.mlflow_server import Server
 
 pytestmark = [pytest.mark.ray, pytest.mark.machines, pytest.mark.timeout(900)]
 
@@ -65,8 +67,19 @@ class Sweep:
         output = process.communicate(timeout=600)[0]
         assert process.returncode == 0, output
         assert "Traceback" not in output
+        return self.result()
+
+    def result(self) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._json.read_text())
         return result
+
+    @staticmethod
+    def wait_for(happened: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + 300
+        while not happened():
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def attempts(self, trial: str) -> int:
         return len(Attempt.recorded(RunFolder(self.output / trial)))
@@ -93,11 +106,7 @@ def test_a_killed_sweep_goes_on_with_what_is_left(tiny_encoder: Path, tmp_path: 
     }
     first, last = names["0.05", "null"], names["0.2", "null"]
     with sweep.start() as killed:
-        deadline = time.monotonic() + 300
-        while not sweep.attempts(last):
-            assert killed.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        sweep.wait_for(lambda: sweep.attempts(last) > 0, killed)
         killed.kill()
     assert (sweep.output / first / "summary.json").exists()
 
@@ -132,6 +141,43 @@ def test_a_killed_sweep_goes_on_with_what_is_left(tiny_encoder: Path, tmp_path: 
     assert [sweep.attempts(name) for name in (first, last)] == [1, 2]
 
 
+def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path) -> None:
+    """The server goes while the first trial trains and comes back when the second would begin."""
+    server = Server(tmp_path)
+    try:
+        sweep = Sweep(
+            tmp_path,
+            tiny_encoder,
+            *("--search", "objective.temperature=0.05,0.2", "--tracking", server.uri),
+        )
+        names = [
+            trial_name("sweep", {"objective.temperature": temperature})
+            for temperature in ("0.05", "0.2")
+        ]
+        with sweep.start() as running:
+            sweep.wait_for(lambda: sweep.attempts(names[0]) > 0, running)
+            server.kill()
+            # Without a server the first trial cannot end, and the second cannot begin.
+            spool = sweep.output / names[0] / "tracking.jsonl"
+            sweep.wait_for(lambda: "dev_score" in spool.read_text(), running)
+            time.sleep(10)
+            assert sweep.attempts(names[1]) == 0
+            server.start()
+            output = running.communicate(timeout=600)[0]
+        assert running.returncode == 0, output
+        result = sweep.result()
+        assert [trial["status"] for trial in result["trials"]] == ["finished"] * 2
+        client = MlflowClient(server.uri)
+        for trial in result["trials"]:
+            history = client.get_metric_history(trial["run_id"], "dev_score")
+            assert sorted(metric.step for metric in history) == [0, 5, 10, 15]
+            assert client.get_run(trial["run_id"]).info.status == "FINISHED"
+        assert client.get_run(result["run_id"]).info.status == "FINISHED"
+        assert client.list_artifacts(result["run_id"], "figures")
+    finally:
+        server.kill()
+
+
 def test_optuna_draws_as_many_points_as_it_may(tiny_encoder: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         tmp_path,
@@ -150,3 +196,54 @@ def test_optuna_draws_as_many_points_as_it_may(tiny_encoder: Path, tmp_path: Pat
     )
     assert {run.info.status for run in children} <= {"FINISHED", "KILLED"}
     assert len(children) == 3
+
+
+def test_a_figure_of_the_paper_is_reproduced_on_any_encoder(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """Of two of figure 2's four rows the text is short, so that each trains a few steps."""
+    corpus, result_file = tmp_path / "corpus.txt", tmp_path / "result.json"
+    corpus.write_text("\n".join(f"the {WORDS[i % 10]} of {i} runs" for i in range(200)))
+    command = [
+        *(sys.executable, "-m", "pipelines", "reproduce", "figure2", "--scale", "small"),
+        *("--encoder", str(tiny_encoder), "--corpus", str(corpus), "--name", "figure"),
+        *("--set", "max_steps=3", "--set", "dev.every=1", "--set", "dev.tasks=[DemoPairs]"),
+        *("--output", str(tmp_path / "runs"), "--json", str(result_file)),
+    ]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "SIMCSE_DATA")}
+    environment |= {"PYTHONPATH": "platform", "RAY_AUTH_MODE": "disabled"}
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "ours: scaled down, not the paper's, on " in done.stdout
+    result = json.loads(result_file.read_text())
+    rows = {row["row"]: row for row in result["rows"]}
+    assert list(rows) == ["unsupervised SimCSE", "no dropout", "fixed 0.1", "delete one word"]
+    for row in rows.values():
+        assert row["note"] == ""
+        assert row["ours"].keys() == {
+            *("DemoPairs dev", "uniformity start", "uniformity end"),
+            *("alignment start", "alignment end"),
+        }
+    # All begin with the same encoder, and training moves each elsewhere.
+    starts = [row["ours"]["uniformity start"] for row in rows.values()]
+    assert starts == pytest.approx([starts[0]] * 4)
+    ends = [row["ours"]["uniformity end"] for row in rows.values()]
+    assert len(set(ends)) == 4
+    comparison = tmp_path / "runs" / "figure" / "comparison"
+    assert {path.name for path in comparison.iterdir()} == {"figure2.json", "figure2.png"}
+    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    [experiment] = client.search_experiments(filter_string="name = 'simcse'")
+    parents = [
+        run
+        for run in client.search_runs([experiment.experiment_id])
+        if "mlflow.parentRunId" not in run.data.tags
+    ]
+    [parent] = parents
+    logged = {file.path for file in client.list_artifacts(parent.info.run_id, "comparison")}
+    assert logged == {"comparison/figure2.json", "comparison/figure2.png"}
+    # The second command trained nothing again.
+    for trial in (tmp_path / "runs").glob("figure-*"):
+        assert len(Attempt.recorded(RunFolder(trial))) == 1

@@ -151,7 +151,7 @@ def test_a_row_whose_text_is_not_at_hand_says_so_and_no_row_at_all_is_an_error(
     assert set(plan.notes.values()) == {"no triplets"}
     assert len(plan.points) == len(plan.notes) == 4
     with pytest.raises(
-        settings.UsageError, match="^no row of tableD1 can be trained: no triplets$"
+        settings.UsageError, match=r"^no row of tableD1 can be trained: no triplets$"
     ):
         planned("tableD1", "small", base, tmp_path, lacking="triplets")
 

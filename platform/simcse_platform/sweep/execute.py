@@ -24,7 +24,7 @@ from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Space
 from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, table
-from simcse_platform.sweep.trial import TrialSetup
+from simcse_platform.sweep.trial import TRACKING_PATIENCE_S, TrialSetup
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files, run_of, start_run
@@ -122,6 +122,7 @@ def execute(
     )
     try:
         results = run_trials(setup, plan, resources)
+        check_server(uri, patience_s=TRACKING_PATIENCE_S)
         for result in results:
             if result.status == "stopped early":
                 _end_record(uri, output / result.name)

@@ -25,6 +25,10 @@ ROWS, SCORE, POINT = "rows", "score", "point"
 """What a trial reports: rows seen and the mean dev score then; and where its point of the space
 lies in what Tune gives it."""
 
+TRACKING_PATIENCE_S = 600.0
+"""Seconds that a tracking server may be away before a trial fails for it: a run of its own would be
+started again, but Tune keeps a trial that failed."""
+
 
 @dataclass(frozen=True)
 class TrialSetup:
@@ -76,6 +80,7 @@ def run_trial(config: Mapping[str, Any], setup: TrialSetup) -> None:
         say=logger.info,
         watch=watch,
         parent_run_id=setup.parent_run_id,
+        patience_s=TRACKING_PATIENCE_S,
     )
     best = finished.summary["best"]["scores"]
     report(finished.summary["rows"], sum(best.values()) / len(best))

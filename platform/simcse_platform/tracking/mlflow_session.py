@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,7 +15,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from requests import HTTPError, RequestException
 
-from simcse_platform.errors import TrackingError
+from simcse_platform.errors import TrackingError, UnansweredError
 
 _ALWAYS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -24,6 +25,8 @@ _ALWAYS = {
 # MLflow retries for four minutes, two minutes a try. We come back later instead.
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 _PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+
+_SECONDS_BETWEEN_CALLS = 2.0
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def session(uri: str, *, patient: bool = False) -> Iterator[MlflowClient]:
         with quiet(uri, limits):
             yield MlflowClient(tracking_uri=uri, registry_uri=uri)
     except (MlflowException, RequestException) as error:
-        raise TrackingError(_reason(uri, error)) from error
+        raise _refusal(uri, error) from error
 
 
 @contextmanager
@@ -70,10 +73,21 @@ def quiet(uri: str, defaults: Mapping[str, str] | None = None) -> Iterator[None]
                 os.environ[name] = text
 
 
-def check_server(uri: str) -> None:
-    """Raise `TrackingError` when nothing answers at `uri`, or it is no MLflow server."""
-    with session(uri) as client:
-        client.search_experiments(max_results=1)
+def check_server(uri: str, *, patience_s: float = 0.0) -> None:
+    """Raise `TrackingError` when nothing answers at `uri`, or it is no MLflow server.
+
+    A server that is away is waited for so long.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with session(uri) as client:
+                client.search_experiments(max_results=1)
+            return
+        except UnansweredError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_SECONDS_BETWEEN_CALLS)
 
 
 def _open_sqlite(uri: str) -> None:
@@ -91,9 +105,11 @@ def _open_sqlite(uri: str) -> None:
         ) from error
 
 
-def _reason(uri: str, error: Exception) -> str:
+def _refusal(uri: str, error: Exception) -> TrackingError:
     # MLflow raises its own errors on those of the connection, but for model files.
     cause = error if isinstance(error, RequestException) else error.__context__
     if isinstance(cause, RequestException) and not isinstance(cause, HTTPError):
-        return f"tracking server {uri} does not answer: start it, or correct tracking.uri"
-    return f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}"
+        return UnansweredError(
+            f"tracking server {uri} does not answer: start it, or correct tracking.uri"
+        )
+    return TrackingError(f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}")
