@@ -32,7 +32,7 @@ demo: setup ## the whole chain on real text, a few minutes on a laptop; DATA=FOL
 test: lint ## everything but test-machines: format, lint, types, import contracts, tests
 	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not machines"
 
-test-machines: lint ## kills machines and drivers of a Ray cluster, some eight minutes
+test-machines: lint ## what takes minutes each: machines killed or hanging, sweeps; some 20 minutes
 	$(VENV)/bin/pytest -m machines
 
 check: lint ## the same with the unit tests only, within three minutes

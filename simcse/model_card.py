@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from simcse.model_description import ModelDescription
+
+SEEDS = "seeds"
+"""In a lineage: `count` of runs that differ in their seed alone, and `scores`, which gives by
+measure the mean, deviation, minimum and maximum over them."""
 
 _LICENCE = re.compile(r"^license:\s*(\S+)\s*$", re.MULTILINE)
 _POOLED = {
@@ -41,8 +46,6 @@ def model_card(description: ModelDescription, *, licence: str, pooler_output: bo
 
     `pooler_output` says that transformers' own pooler gives the vector.
     """
-    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in description.scores.items())
-    scores = f"| measure | value |\n|---|---|\n{rows}" if rows else "None were recorded."
     by_hand = (
         "`AutoModel.from_pretrained(folder)(**tokens).pooler_output` is the vector."
         if pooler_output
@@ -76,7 +79,7 @@ vectors = SentenceTransformer(folder).encode(sentences)
 
 ## Scores
 
-{scores}
+{_scores(description)}
 
 ## Training
 
@@ -86,6 +89,34 @@ vectors = SentenceTransformer(folder).encode(sentences)
 
 {_limits(description, licence)}
 """
+
+
+def _scores(description: ModelDescription) -> str:
+    """The scores, and beside them what other seeds of the same settings gave."""
+    if not description.scores:
+        return "None were recorded."
+    seeds = _seeds(description)
+    spreads = {} if seeds is None else seeds["scores"]
+    assert isinstance(spreads, dict)
+    heads = ["measure", "value"]
+    if seeds is not None:
+        heads.append(f"over {seeds['count']} seeds: mean ± deviation (minimum to maximum)")
+    lines = [" | ".join(heads), "|".join(["---"] * len(heads))]
+    for name, value in description.scores.items():
+        cells = [name, f"{value:.2f}"]
+        if spread := spreads.get(name):
+            cells.append(
+                f"{spread['mean']:.2f} ± {spread['deviation']:.2f} "
+                f"({spread['minimum']:.2f} to {spread['maximum']:.2f})"
+            )
+        lines.append(" | ".join(cells))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _seeds(description: ModelDescription) -> dict[str, Any] | None:
+    """What a sweep over seeds left in the lineage."""
+    seeds = description.lineage.get(SEEDS)
+    return seeds if isinstance(seeds, dict) else None
 
 
 def _training(description: ModelDescription) -> str:
@@ -120,11 +151,13 @@ def _training(description: ModelDescription) -> str:
 
 def _limits(description: ModelDescription, licence: str) -> str:
     scored = "the sets above" if description.scores else "no set"
+    seeds = _seeds(description)
+    chosen = "with one seed" if seeds is None else f"as the best of {seeds['count']} seeds"
     return (
         f"- Trained on sentences of at most {description.max_length} tokens; longer ones are read "
         "as far as the model can.\n"
         "- It knows the language and the kind of text of its corpus, and of the encoder it began "
-        f"from; elsewhere it was not measured. It was measured on {scored}, with one seed.\n"
+        f"from; elsewhere it was not measured. It was measured on {scored}, {chosen}.\n"
         "- Cosines order pairs; they are no probabilities, and what counts as near differs between "
         "models.\n"
         "- What the corpus says of people, the vectors repeat.\n"

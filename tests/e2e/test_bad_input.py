@@ -177,6 +177,7 @@ def test_a_shard_that_is_corrupt_within_leaves_no_dataset(
     assert json.loads((tmp_path / "prepare.json").read_text())["rows"] == 100
 
 
+@pytest.mark.machines
 def test_a_shard_that_shows_its_damage_in_training_is_named_and_the_run_goes_on_without_it(
     train: Train, config: Path, tmp_path: Path
 ) -> None:

@@ -148,11 +148,11 @@ def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path
         sweep = Sweep(
             tmp_path,
             tiny_encoder,
-            *("--search", "objective.temperature=0.05,0.2", "--tracking", server.uri),
+            *("--search", "objective.temperature=0.05", "--seeds", "2", "--tracking", server.uri),
         )
         names = [
-            trial_name("sweep", {"objective.temperature": temperature})
-            for temperature in ("0.05", "0.2")
+            trial_name("sweep", {"objective.temperature": "0.05", "seed": seed})
+            for seed in ("42", "43")
         ]
         with sweep.start() as running:
             sweep.wait_for(lambda: sweep.attempts(names[0]) > 0, running)
@@ -173,7 +173,11 @@ def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path
             assert sorted(metric.step for metric in history) == [0, 5, 10, 15]
             assert client.get_run(trial["run_id"]).info.status == "FINISHED"
         assert client.get_run(result["run_id"]).info.status == "FINISHED"
-        assert client.list_artifacts(result["run_id"], "figures")
+        # The best seed's model says what the other gave.
+        [repeated] = result["seeds"]
+        card = (sweep.output / result["best"] / "best" / "README.md").read_text()
+        assert "over 2 seeds: mean ± deviation" in card
+        assert f"{repeated['score']['mean']:.2f} ± {repeated['score']['deviation']:.2f}" in card
     finally:
         server.kill()
 

@@ -44,6 +44,7 @@ def test_machines_that_others_hold_are_not_waited_for_without_end(
     assert time.monotonic() - start < 120
 
 
+@pytest.mark.machines
 def test_a_rank_that_hangs_in_a_step_is_not_waited_for_without_end(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

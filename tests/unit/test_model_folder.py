@@ -5,6 +5,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
+from pydantic import JsonValue
 from sentence_transformers import SentenceTransformer
 from transformers import (
     AutoModel,
@@ -18,7 +19,7 @@ from transformers import (
 from simcse.config import EncoderConfig
 from simcse.encoder import SentenceEncoder
 from simcse.errors import ModelError, UsageError
-from simcse.model_card import model_card
+from simcse.model_card import SEEDS, model_card
 from simcse.model_description import ModelDescription
 from simcse.pooling import POOLINGS
 from simcse.tokenizer import load_tokenizer
@@ -382,5 +383,14 @@ def test_a_card_says_how_the_model_was_trained_and_where_it_ends() -> None:
     ):
         assert part in card, part
     assert "learning rate" not in card
+    assert "| measure | value |\n| --- | --- |\n| dev_stsb_spearman | 84.50 |\n" in card
+    assert "the sets above, with one seed" in card
+    spread = {"mean": 83.0, "deviation": 1.5, "minimum": 81.5, "maximum": 84.5}
+    seeds: dict[str, JsonValue] = {"count": 3, "scores": {"dev_stsb_spearman": spread}}
+    repeated = description.model_copy(update={"lineage": {SEEDS: seeds}})
+    card = model_card(repeated, licence="mit", pooler_output=False)
+    assert "| measure | value | over 3 seeds: mean ± deviation (minimum to maximum) |" in card
+    assert "| dev_stsb_spearman | 84.50 | 83.00 ± 1.50 (81.50 to 84.50) |" in card
+    assert "the sets above, as the best of 3 seeds" in card
     bare = description.model_copy(update={"lineage": {}, "scores": {}})
     assert "Nothing is on record." in model_card(bare, licence="unknown", pooler_output=False)

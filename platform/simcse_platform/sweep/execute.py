@@ -9,26 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import JsonValue
 
+from simcse.encoder import SentenceEncoder
 from simcse.errors import UsageError
 from simcse.evaluation import EvaluationSet
 from simcse.figures import save_png
+from simcse.model_card import SEEDS
+from simcse.model_description import read_description
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.ingest.source import open_corpus
-from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE
+from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE
 from simcse_platform.run_figures import FIGURES_FOLDER
 from simcse_platform.runtime import Resources
-from simcse_platform.storage import RunFolder
+from simcse_platform.storage import RunFolder, write_atomically
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Space
 from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, table
 from simcse_platform.sweep.trial import TRACKING_PATIENCE_S, TrialSetup
 from simcse_platform.tracking.location import tracking_uri
+from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files, run_of, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
+from simcse_platform.training.worker import BEST
 
 SWEEP_FILE = "sweep.yaml"
 TRIALS_FILE = "trials.json"
@@ -131,6 +137,7 @@ def execute(
         tracker.log_table([_flat(row) for row in rows], TRIALS_FILE)
         repeated = over_seeds(results)
         if repeated:
+            _keep_spread(uri, output / repeated[0].trials[0].name, repeated[0])
             tracker.log_metrics(_summary(repeated[0]), repeated[0].trials[0].rows)
         tracker.flush()
         save_png(sweep_figures(results, space), folder.path / FIGURES_FOLDER)
@@ -156,6 +163,27 @@ def _summary(best: Repeated) -> dict[str, float]:
     spread = {key: value for key, value in asdict(best.score).items() if value is not None}
     named = {f"best_dev_score_{key}": value for key, value in spread.items()}
     return {"best_dev_score": best.score.mean, **(named if len(best.trials) > 1 else {})}
+
+
+def _keep_spread(uri: str, trial: Path, best: Repeated) -> None:
+    """The best model says what other seeds gave, in its folder and where it is logged."""
+    if len(best.trials) < 2:
+        return
+    folder = trial / BEST
+    described = read_description(folder)
+    spread: dict[str, JsonValue] = {
+        "count": len(best.trials),
+        "scores": {name: asdict(found) for name, found in best.scores.items()},
+    }
+    if described is None or described.lineage.get(SEEDS) == spread:
+        return
+    settings = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+    SentenceEncoder.load(folder).save(
+        folder, lineage={**described.lineage, SEEDS: spread}, scores=described.scores
+    )
+    write_atomically(folder / SETTINGS_FILE, settings)
+    if (run_id := run_of(trial)) is not None:
+        log_model(uri, run_id, folder)
 
 
 def _end_record(uri: str, storage: Path) -> None:
