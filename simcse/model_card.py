@@ -101,7 +101,7 @@ def _scores(description: ModelDescription) -> str:
     heads = ["measure", "value"]
     if seeds is not None:
         heads.append(f"over {seeds['count']} seeds: mean ± deviation (minimum to maximum)")
-    lines = [" | ".join(heads), "|".join(["---"] * len(heads))]
+    lines = [" | ".join(heads), " | ".join(["---"] * len(heads))]
     for name, value in description.scores.items():
         cells = [name, f"{value:.2f}"]
         if spread := spreads.get(name):
