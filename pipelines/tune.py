@@ -158,8 +158,10 @@ def run_sweep(
 
 def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
     """The trials as a table, what seeds say where there are several, and the best."""
+    from simcse_platform.sweep.sweep import in_order
+
     table = Table("trial", *paths, "rows", "dev score", "outcome")
-    for result in sorted(finished.results, key=lambda result: -(result.score or 0)):
+    for result in in_order(finished.results):
         score = "-" if result.score is None else f"{result.score:.2f}"
         outcome = f"{result.status}: {result.reason}" if result.reason else result.status
         values = [result.assignments[path] for path in paths]

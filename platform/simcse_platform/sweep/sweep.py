@@ -278,10 +278,15 @@ def _trial_id(result: tune.Result) -> str:
     return match[1]
 
 
-def table(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
-    """A row a trial, the best first, for JSON and for a tracker."""
+def in_order(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """The best first, those without a score last."""
 
     def place(result: TrialResult) -> tuple[float, str]:
         return math.inf if result.score is None else -result.score, result.name
 
-    return [asdict(result) for result in sorted(results, key=place)]
+    return sorted(results, key=place)
+
+
+def table(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
+    """A row a trial, in order, for JSON and for a tracker."""
+    return [asdict(result) for result in in_order(results)]
