@@ -165,6 +165,9 @@ def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path
             server.start()
             output = running.communicate(timeout=600)[0]
         assert running.returncode == 0, output
+        point = "objective.temperature=0.05, seed=43: "
+        assert f"{point}240 rows, dev score " in output
+        assert f"{point}ended, 2 of 2 trials so far" in output
         result = sweep.result()
         assert [trial["status"] for trial in result["trials"]] == ["finished"] * 2
         client = MlflowClient(server.uri)

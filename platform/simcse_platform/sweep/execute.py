@@ -127,7 +127,7 @@ def execute(
         suggested=plan.sampler == "optuna",
     )
     try:
-        results = run_trials(setup, plan, resources)
+        results = run_trials(setup, plan, resources, say=say)
         check_server(uri, patience_s=TRACKING_PATIENCE_S)
         for result in results:
             if result.status == "stopped early":

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -96,10 +97,17 @@ def concurrency(run: TrainRun, resources: Resources, wanted: int | None) -> int:
     return wanted or most
 
 
-def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> list[TrialResult]:
+def run_trials(
+    setup: TrialSetup,
+    plan: SearchPlan,
+    resources: Resources,
+    *,
+    say: Callable[[str], None],
+) -> list[TrialResult]:
     """All trials, each to its end; those that ended in an earlier start of the sweep do not run.
 
-    Ray must be connected. A trial that fails is a result with its reason.
+    Ray must be connected. A trial that fails is a result with its reason. `say` gets a line for
+    every dev score and every end; it is pickled.
     """
     _quiet_tune()
     at_once = concurrency(setup.base, resources, plan.concurrent)
@@ -125,11 +133,46 @@ def run_trials(setup: TrialSetup, plan: SearchPlan, resources: Resources) -> lis
                 max_concurrent_trials=at_once,
             ),
             run_config=tune.RunConfig(
-                name=TUNE_FOLDER, storage_path=str(setup.sweep.path), verbose=0
+                name=TUNE_FOLDER,
+                storage_path=str(setup.sweep.path),
+                verbose=0,
+                callbacks=[_Narrator(say)],
             ),
         )
     results = tuner.fit()
     return [_result(setup, results[place]) for place in range(len(results))]
+
+
+class _Narrator(tune.Callback):
+    """Says how trials go on."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self._say(f"{_point_text(trial)}: {result[ROWS]} rows, dev score {result[SCORE]:.2f}")
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._say(f"{_point_text(trial)}: ended, {self._ended(trials)}")
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._say(f"{_point_text(trial)}: failed, {self._ended(trials)}")
+
+    @staticmethod
+    def _ended(trials: Sequence[Trial]) -> str:
+        return f"{sum(trial.is_finished() for trial in trials)} of {len(trials)} trials so far"
+
+
+def _point_text(trial: Trial) -> str:
+    point = trial.config.get(POINT) or {}
+    shown = ", ".join(f"{path}={value}" for path, value in point.items())
+    return shown or "the base run"
 
 
 def _quiet_tune() -> None:
