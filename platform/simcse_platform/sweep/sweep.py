@@ -157,16 +157,18 @@ class _Narrator(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{_point_text(trial)}: ended, {self._ended(trials)}")
+        self._say(f"{_point_text(trial)}: ended, {self._ended(trials, trial)}")
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{_point_text(trial)}: failed, {self._ended(trials)}")
+        self._say(f"{_point_text(trial)}: failed, {self._ended(trials, trial)}")
 
     @staticmethod
-    def _ended(trials: Sequence[Trial]) -> str:
-        return f"{sum(trial.is_finished() for trial in trials)} of {len(trials)} trials so far"
+    def _ended(trials: Sequence[Trial], last: Trial) -> str:
+        # Tune marks a trial as finished after it says so.
+        ended = sum(trial is last or trial.is_finished() for trial in trials)
+        return f"{ended} of {len(trials)} trials so far"
 
 
 def _point_text(trial: Trial) -> str:
