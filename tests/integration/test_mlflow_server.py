@@ -300,7 +300,7 @@ def test_a_model_served_by_the_server_loads_in_a_fresh_process_without_pickle(
     assert client.get_model_version("served", version.version).source == model_uri
 
     model_id = model_uri.removeprefix("models:/")
-    (stored,) = (server.folder / "artifacts").rglob(f"{model_id}/artifacts")
+    (stored,) = server.artifacts.rglob(f"{model_id}/artifacts")
     requirements = (stored / "requirements.txt").read_text().splitlines()
     assert f"torch=={torch.__version__.partition('+')[0]}" in requirements
     assert all(re.fullmatch(r"[a-z-]+==[\d.]+", line) for line in requirements)
