@@ -116,6 +116,9 @@ class TrackingConfig(Settings):
     """MLflow experiment."""
     log_every: int = Field(default=10, ge=1)
     """Steps between two records of loss, throughput and the other measurements."""
+    system_metrics_every_s: float | None = Field(default=10.0, gt=0)
+    """Seconds between two records of the load of rank 0's machine (CPU, memory, disk, network,
+    GPUs); null makes none."""
 
 
 class TrainRun(Settings):
