@@ -62,7 +62,8 @@ def test_runs_and_models_are_in_postgres_and_files_in_the_destination(
     # However long a busy machine makes it take.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     model, spool = tmp_path / "model", tmp_path / "spool.jsonl"
-    SentenceEncoder.load(tiny_encoder, pooling="avg").save(model)
+    scores = {"dev_stsb_spearman": 81.25}
+    SentenceEncoder.load(tiny_encoder, pooling="avg").save(model, scores=scores)
     run_id = start_run(server.uri, "simcse", "demo", storage=tmp_path, spool=spool)
     tracker = MlflowTracker(server.uri, run_id, spool)
     tracker.log_params({"optim.learning_rate": "3e-5", "data.corpus": "c" * 7000})
@@ -98,6 +99,10 @@ def test_runs_and_models_are_in_postgres_and_files_in_the_destination(
     name, cache = "encoder", tmp_path / "cache"
     first = register(server.uri, name, run_id=run_id)
     assert promote(server.uri, name, compare=_compare, cache=cache).promoted
+    logged = rows("SELECT metric_name, metric_value FROM logged_model_metrics")
+    assert dict(logged) == scores
+    (described,) = rows("SELECT description FROM model_versions WHERE name = %s", name)
+    assert "`dev_stsb_spearman` 81.25" in str(described[0])
     second = register_folder(server.uri, name, model)
     assert promote(server.uri, name, compare=_compare, cache=cache).champion_before == "1"
     assert rollback(server.uri, name).version == first.version

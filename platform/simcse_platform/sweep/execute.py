@@ -15,7 +15,7 @@ from simcse.evaluation import EvaluationSet
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.ingest.source import open_corpus
-from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE
+from simcse_platform.run import PREPARED_FOLDER, SPOOL_FILE, corpus_record
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
 from simcse_platform.sweep.figures import draw_figures
@@ -95,7 +95,7 @@ def execute(
     uri = tracking_uri(base.tracking.uri, output, num_nodes=resources.nodes)
     check_server(uri)
     # Text that has to be prepared is prepared once, not by every trial.
-    open_corpus(base.data, base.encoder, output / PREPARED_FOLDER, say)
+    corpus = open_corpus(base.data, base.encoder, output / PREPARED_FOLDER, say)
     folder.write_text(SWEEP_FILE, describe(base, space, plan))
     spool = folder.path / SPOOL_FILE
     run_id = start_run(
@@ -106,6 +106,7 @@ def execute(
         spool=spool,
         description=f"SimCSE sweep {folder.name} over {', '.join(space) or 'its seed'}",
         tags={"source_hash": provenance.source_hash(), "sweep": plan.sampler},
+        corpus=corpus_record(base, corpus),
     )
     tracker = TrackedRun(uri, run_id, spool).open()
     tracker.log_params(flatten(base))
