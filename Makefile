@@ -48,11 +48,11 @@ format: setup ## rewrite the code in its one format
 	$(VENV)/bin/ruff format $(CODE)
 	$(VENV)/bin/ruff check --fix $(CODE)
 
-# A CUDA build brings its own packages along; they stay out, so that one lock serves CPU and CUDA.
+# A CUDA build brings its own packages along; they stay out, so that one lock serves CPU and CUDA. nvidia-ml-py is ours.
 lock: setup ## write requirements.lock from .venv, say after `pip install --upgrade`
 	{ echo '# Written by `make lock`.'; \
 	  $(PIP) freeze --all --exclude pip --exclude simcse-platform \
-	  | sed -E '/^(nvidia|cuda)-|^triton==/d; s/\+(cpu|cu[0-9]+)$$//'; } > $(VENV)/lock
+	  | sed -E '/^nvidia-ml-py==/!{/^(nvidia|cuda)-|^triton==/d;}; s/\+(cpu|cu[0-9]+)$$//'; } > $(VENV)/lock
 	mv $(VENV)/lock requirements.lock
 	touch $(COMPLETE)
 

@@ -44,6 +44,7 @@ IMPORTERS = {
         "simcse_platform/tracking/mlflow_tracker.py",
         "simcse_platform/tracking/pyfunc_model.py",
         "simcse_platform/tracking/registry.py",
+        "simcse_platform/tracking/system_metrics.py",
     },
 }
 MAX_LINES = 400

@@ -116,6 +116,9 @@ class TrackingConfig(Settings):
     """MLflow experiment."""
     log_every: int = Field(default=10, ge=1)
     """Steps between two records of loss, throughput and the other measurements."""
+    system_metrics_every_s: float | None = Field(default=10.0, gt=0)
+    """Seconds between two records of the load of rank 0's machine (CPU, memory, disk, network,
+    GPUs); null makes none."""
 
 
 class TrainRun(Settings):
@@ -253,17 +256,18 @@ def to_yaml(run: TrainRun) -> str:
 
 def flatten(run: TrainRun) -> dict[str, str]:
     """Dotted path to text, one entry a field: what a tracker records as parameters."""
+    return flatten_tree(run.model_dump(mode="json"))
 
-    def walk(prefix: str, node: Mapping[str, Any]) -> dict[str, str]:
-        flat: dict[str, str] = {}
-        for key, value in node.items():
-            if isinstance(value, Mapping):
-                flat |= walk(f"{prefix}{key}.", value)
-            else:
-                flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
-        return flat
 
-    return walk("", run.model_dump(mode="json"))
+def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The same of a run that was read from JSON, of whatever version its fields are."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_tree(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
+    return flat
 
 
 def _parse(path: str, text: str) -> Any:

@@ -223,6 +223,17 @@ def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> Non
     folder.write_text(CORPUS_FILE, content)
 
 
+def corpus_record(run: TrainRun, corpus: Corpus) -> CorpusRecord:
+    """The corpus of a run, or of all runs of a sweep, for its record."""
+    return CorpusRecord(
+        name=Path(run.data.corpus[0]).name,
+        source=run.data.corpus[0],
+        fingerprint=corpus.fingerprint,
+        rows=sum(corpus.rows),
+        columns=corpus.columns,
+    )
+
+
 def _start_record(
     uri: str, run: TrainRun, folder: RunFolder, corpus: Corpus, parent_run_id: str | None
 ) -> TrackedRun:
@@ -236,13 +247,7 @@ def _start_record(
         description=f"SimCSE run {folder.name} from {run.encoder.model}",
         tags={"source_hash": provenance.source_hash(), "encoder": run.encoder.model},
         parent_run_id=parent_run_id,
-        corpus=CorpusRecord(
-            name=Path(run.data.corpus[0]).name,
-            source=run.data.corpus[0],
-            fingerprint=corpus.fingerprint,
-            rows=sum(corpus.rows),
-            columns=corpus.columns,
-        ),
+        corpus=corpus_record(run, corpus),
     )
     return TrackedRun(uri, run_id, spool)
 

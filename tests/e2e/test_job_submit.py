@@ -107,4 +107,5 @@ def test_a_submitted_run_succeeds_and_is_in_mlflow(
     assert run.info.status == "FINISHED"
     assert run.data.params["global_batch_size"] == "8"
     assert run.data.metrics["loss"] > 0
+    assert run.data.metrics["system/cpu_utilization_percentage"] >= 0
     assert (tmp_path / "runs" / "submitted" / "best" / "model.safetensors").is_file()

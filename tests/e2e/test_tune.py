@@ -125,6 +125,7 @@ def test_a_killed_sweep_goes_on_with_what_is_left(tiny_encoder: Path, tmp_path: 
 
     parent = sweep.mlflow.get_run(result["run_id"])
     assert parent.info.status == "FINISHED"
+    assert len(parent.inputs.dataset_inputs) == 1
     assert parent.data.metrics["best_dev_score"] == max(scores.values())
     children = sweep.mlflow.search_runs(
         [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{result['run_id']}'"

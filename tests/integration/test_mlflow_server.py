@@ -105,8 +105,11 @@ def test_a_run_has_all_that_was_recorded(
     assert run.data.metrics == {"loss": 0.5, "dev_stsb_spearman": 81.25}
     assert run.data.tags["mlflow.note.content"] == "A *demo*."
     assert run.data.tags["lineage"] == "x"
-    dataset = run.inputs.dataset_inputs[0].dataset
-    assert (dataset.name, dataset.digest) == ("wiki", ("ab" * 32)[:36])
+    (trained_on,) = run.inputs.dataset_inputs
+    assert (trained_on.dataset.name, trained_on.dataset.digest) == ("wiki", ("ab" * 32)[:36])
+    assert [(tag.key, tag.value) for tag in trained_on.tags] == [
+        ("mlflow.data.context", "training")
+    ]
     assert client.list_artifacts(run_id)[0].path == "run.yaml"
     table = client.load_table(run.info.experiment_id, "sts.json", run_ids=[run_id])
     assert table.to_dict("records") == [{"set": "STS12", "spearman": 70.5, "pairs": 3108}]
@@ -300,7 +303,7 @@ def test_a_model_served_by_the_server_loads_in_a_fresh_process_without_pickle(
     assert client.get_model_version("served", version.version).source == model_uri
 
     model_id = model_uri.removeprefix("models:/")
-    (stored,) = (server.folder / "artifacts").rglob(f"{model_id}/artifacts")
+    (stored,) = server.artifacts.rglob(f"{model_id}/artifacts")
     requirements = (stored / "requirements.txt").read_text().splitlines()
     assert f"torch=={torch.__version__.partition('+')[0]}" in requirements
     assert all(re.fullmatch(r"[a-z-]+==[\d.]+", line) for line in requirements)

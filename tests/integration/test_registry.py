@@ -185,7 +185,11 @@ def test_a_version_is_copied_into_another_registry_once(uri: str, tmp_path: Path
     copied = copy_version(uri, "models:/staged@challenger", production, "live", cache=cache)
     assert (copied.name, copied.version, copied.alias) == ("live", "1", "challenger")
     tags = MlflowClient(production, production).get_model_version("live", "1").tags
-    assert tags == {"copied_from": f"models:/staged/{original.version} of {uri}"}
+    assert tags["copied_from"] == f"models:/staged/{original.version} of {uri}"
+    run = MlflowClient(production, production).get_run(copied.run_id)
+    assert run.data.tags["mlflow.note.content"] == (
+        f"Registers models:/staged/{original.version} of {uri} as `live`; nothing is trained here."
+    )
     np.testing.assert_array_equal(
         SentenceEncoder.load(fetch_model(production, "models:/live/1", cache)).encode(["rain"]),
         SentenceEncoder.load(model).encode(["rain"]),
@@ -311,4 +315,4 @@ def test_a_lease_left_by_a_killed_process_is_taken_over(
     before = time.monotonic()
     assert promote(uri, "left", compare=_compare, cache=tmp_path / "cache").promoted
     assert time.monotonic() - before >= 2
-    assert MlflowClient(uri, uri).get_registered_model("left").tags == {}
+    assert "promotion_lock" not in MlflowClient(uri, uri).get_registered_model("left").tags

@@ -103,7 +103,7 @@ class Runs:
                     **scale,
                 },
                 "checkpoint": {"every": 4},
-                "tracking": {"log_every": 3},
+                "tracking": {"log_every": 3, "system_metrics_every_s": None},
                 "global_batch_size": 8,
             }
         )

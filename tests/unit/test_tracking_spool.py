@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -246,3 +247,39 @@ def test_a_mark_that_cannot_be_written_costs_a_second_sending_only(
     assert server.steps == [1, 1]
     tracker.flush()
     assert server.steps == [1, 1]
+
+
+def test_samples_of_many_threads_are_numbered_and_leave_the_metrics_whole(tmp_path: Path) -> None:
+    path, server = tmp_path / "spool.jsonl", Server()
+    tracker = SpooledTracker(path, server, Pace(records=7, seconds=10**9))
+
+    def sample() -> None:
+        for _ in range(50):
+            tracker.log_sample({"system/cpu": 1.0, "system/disk": 2.0})
+
+    threads = [threading.Thread(target=sample) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for step in range(100):
+        tracker.log_metrics({"loss": 0.0}, step)
+    for thread in threads:
+        thread.join()
+    tracker.flush()
+    sent = [record for request in server.requests for record in request]
+    steps: dict[str, list[int]] = {"loss": [], "system/cpu": [], "system/disk": []}
+    for record in sent:
+        assert record["kind"] == "metrics"
+        for name in record["values"]:
+            steps[name].append(record["step"])
+    assert steps["loss"] == list(range(100))
+    assert steps["system/cpu"] == steps["system/disk"] == list(range(200))
+
+
+def test_a_sample_waits_for_the_next_call_of_the_thread_that_sends(tmp_path: Path) -> None:
+    path, server = tmp_path / "spool.jsonl", Server()
+    SpooledTracker(path, server, AT_ONCE).log_sample({"system/cpu": 1.0})
+    assert server.calls == 0
+    tracker = SpooledTracker(path, server, AT_ONCE)
+    tracker.log_sample({"system/cpu": 2.0, "system/gpu_0": 3.0})
+    tracker.log_metrics({"loss": 0.5}, 10)
+    assert [[record["step"] for record in request] for request in server.requests] == [[0, 1, 10]]

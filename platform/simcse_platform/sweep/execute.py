@@ -20,7 +20,7 @@ from simcse.model_description import read_description
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.ingest.source import open_corpus
-from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE
+from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE, corpus_record
 from simcse_platform.run_figures import FIGURES_FOLDER
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder, write_atomically
@@ -102,7 +102,7 @@ def execute(
     uri = tracking_uri(base.tracking.uri, output, num_nodes=resources.nodes)
     check_server(uri)
     # Text that has to be prepared is prepared once, not by every trial.
-    open_corpus(base.data, base.encoder, output / PREPARED_FOLDER, say)
+    corpus = open_corpus(base.data, base.encoder, output / PREPARED_FOLDER, say)
     folder.write_text(SWEEP_FILE, describe(base, space, plan))
     spool = folder.path / SPOOL_FILE
     run_id = start_run(
@@ -113,6 +113,7 @@ def execute(
         spool=spool,
         description=f"SimCSE sweep {folder.name} over {_extent(space, plan)}",
         tags={"source_hash": provenance.source_hash(), "sweep": plan.sampler},
+        corpus=corpus_record(base, corpus),
     )
     tracker = TrackedRun(uri, run_id, spool).open()
     tracker.log_params(flatten(base))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.metadata
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 import simcse
 from simcse_platform.tracking.mlflow_session import quiet, session
+
+if TYPE_CHECKING:
+    from simcse_platform.tracking.model_facts import ModelFacts
 
 ENCODER = "encoder"
 """Name of the model folder among a logged model's artifacts, and of the logged model."""
@@ -34,16 +41,25 @@ REQUIREMENTS = (
 def log_model(uri: str, run_id: str, folder: Path) -> str:
     """URI (`models:/<id>`) of the model folder, kept with the run as a pyfunc model.
 
-    The model is this project's code and safetensors; nothing in it is pickled. The run's tag
-    `model_uri` names it. Raises `TrackingError`; `ModelError` for a folder that does not load.
+    The model is this project's code and safetensors; nothing in it is pickled. It carries a
+    description, tags, settings and dev scores, which its versions in the registry have from it. The
+    run's tag `model_uri` names it. Raises `TrackingError`; `ModelError` for a folder that does not
+    load.
     """
     # Late: torch takes seconds, and whoever fetches a model or moves an alias does without.
-    from simcse.encoder import SentenceEncoder
+    from simcse_platform.tracking.model_facts import ModelFacts
 
-    width = SentenceEncoder.load(folder).dimension
+    facts = ModelFacts.of(folder)
     with session(uri) as client:
         experiment = client.get_run(run_id).info.experiment_id
-        logged = client.create_logged_model(experiment, name=ENCODER, source_run_id=run_id)
+        logged = client.create_logged_model(
+            experiment,
+            name=ENCODER,
+            source_run_id=run_id,
+            tags={MLFLOW_RUN_NOTE: facts.text, **facts.tags},
+            params=dict(facts.params),
+            model_type="sentence encoder",
+        )
     description = Model(
         run_id=run_id, model_id=logged.model_id, artifact_path=logged.artifact_location
     )
@@ -52,7 +68,7 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
         with TemporaryDirectory() as scratch:
             local = Path(scratch, "model")
             with quiet(uri):
-                _save(folder, local, width, description)
+                _save(folder, local, int(facts.tags["dimension"]), description)
             with session(uri, patient=True) as client:
                 client.log_model_artifacts(logged.model_id, str(local))
         status = LoggedModelStatus.READY
@@ -61,9 +77,23 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
             client.finalize_logged_model(logged.model_id, status)
     model_uri = f"models:/{logged.model_id}"
     with session(uri) as client:
-        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=facts.step)])
+        _log_scores(client, run_id, logged.model_id, facts)
         client.set_tag(run_id, "model_uri", model_uri)
     return model_uri
+
+
+def _log_scores(client: MlflowClient, run_id: str, model_id: str, facts: ModelFacts) -> None:
+    """The dev scores of the run at the model's step, as the model's own."""
+    metrics = []
+    for name, score in facts.scores.items():
+        # With the same time it is the measurement that the run has, and no second one.
+        known = client.get_metric_history(run_id, name)
+        times = [found.timestamp for found in known if found.step == facts.step]
+        when = times[0] if times else time.time_ns() // 1_000_000
+        metrics.append(Metric(name, score, when, facts.step, model_id=model_id))
+    if metrics:
+        client.log_batch(run_id, metrics=metrics)
 
 
 def _save(folder: Path, target: Path, width: int, description: Model) -> None:

@@ -17,12 +17,14 @@ from mlflow import MlflowClient
 from mlflow.entities import (
     Dataset,
     DatasetInput,
+    InputTag,
     Metric,
     Param,
     RunTag,
 )
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import (
+    MLFLOW_DATASET_CONTEXT,
     MLFLOW_GIT_COMMIT,
     MLFLOW_LOGGED_ARTIFACTS,
     MLFLOW_PARENT_RUN_ID,
@@ -74,13 +76,9 @@ def start_run(
     Raises `TrackingError` when the server does not answer.
     """
     note = storage / _NOTE
-    labels = dict(tags or {}) | {MLFLOW_USER: author()}
+    labels = dict(tags or {}) | run_labels(description)
     if parent_run_id is not None:
         labels[MLFLOW_PARENT_RUN_ID] = parent_run_id
-    if description:
-        labels[MLFLOW_RUN_NOTE] = description
-    if commit := git_commit():
-        labels[MLFLOW_GIT_COMMIT] = commit
     with session(uri) as client:
         run_id = _remembered(client, uri, note)
         if run_id is None:
@@ -98,6 +96,16 @@ def start_run(
         drain(spool, uri, run_id)
         client.update_run(run_id, status="RUNNING")
     return run_id
+
+
+def run_labels(description: str = "") -> dict[str, str]:
+    """The tags by which MLflow's page says who made a run, by which sources, and what it is."""
+    labels = {MLFLOW_USER: author()}
+    if description:
+        labels[MLFLOW_RUN_NOTE] = description
+    if commit := git_commit():
+        labels[MLFLOW_GIT_COMMIT] = commit
+    return labels
 
 
 class MlflowTracker(SpooledTracker):
@@ -177,7 +185,7 @@ def _dataset_input(corpus: CorpusRecord) -> DatasetInput:
             ),
             profile=json.dumps({"num_rows": corpus.rows, "fingerprint": corpus.fingerprint}),
         ),
-        tags=[],
+        tags=[InputTag(MLFLOW_DATASET_CONTEXT, "training")],
     )
 
 

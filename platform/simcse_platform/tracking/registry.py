@@ -16,16 +16,21 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from simcse.errors import UsageError
 from simcse.model_source import locate
 from simcse_platform.errors import RegistryError
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
 from simcse_platform.tracking.mlflow_session import session
-from simcse_platform.tracking.mlflow_tracker import experiment_id
+from simcse_platform.tracking.mlflow_tracker import experiment_id, run_labels
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 
+_ABOUT = (
+    "Sentence encoders. `challenger` is the newest version, `champion` the one in use and "
+    "`previous` the one to go back to; `simcse history` lists who decided so, and by which scores."
+)
 _COPIED_FROM = "copied_from"
 _PASSWORD = re.compile(r"//[^/@]*@")
 _NAME = re.compile(r"\w[\w .-]*")
@@ -55,16 +60,21 @@ def register(uri: str, name: str, *, run_id: str) -> Version:
         return _challenger(client, name, run_id, _model_of_run(client, run_id))
 
 
-def register_folder(uri: str, name: str, folder: Path, *, experiment: str = "simcse") -> Version:
+def register_folder(
+    uri: str, name: str, folder: Path, *, experiment: str = "simcse", origin: str | None = None
+) -> Version:
     """A model folder, logged in a run of its own in `experiment`, as the challenger of `name`.
 
-    Raises `ModelError` for a folder that holds no model.
+    `origin` says in the run where the model comes from, when that is not the folder. Raises
+    `ModelError` for a folder that holds no model.
     """
     locate(folder)
     _check_name(name)
     with session(uri) as client:
         experiment = experiment_id(client, uri, experiment)
-        run_id = str(client.create_run(experiment, run_name=f"register-{name}").info.run_id)
+        labels = run_labels(f"Registers {origin or folder} as `{name}`; nothing is trained here.")
+        run = client.create_run(experiment, run_name=f"register-{name}", tags=labels)
+        run_id = str(run.info.run_id)
     status = "FAILED"
     try:
         model_uri = log_model(uri, run_id, folder)
@@ -93,7 +103,7 @@ def copy_version(
             if found.tags.get(_COPIED_FROM) == origin:
                 return _challenger(client, name, str(found.run_id), str(found.source))
     folder = fetch_model(source, f"models:/{original}/{number}", cache)
-    version = register_folder(uri, name, folder, experiment=experiment)
+    version = register_folder(uri, name, folder, experiment=experiment, origin=origin)
     with session(uri) as client:
         client.set_model_version_tag(name, version.version, _COPIED_FROM, origin)
     return version
@@ -236,9 +246,19 @@ def _version_of(client: MlflowClient, name: str, model_uri: str) -> ModelVersion
 
 def _create(client: MlflowClient, name: str, model_uri: str, run_id: str) -> ModelVersion:
     try:
-        client.create_registered_model(name)
+        client.create_registered_model(
+            name, tags={"task": "sentence-similarity"}, description=_ABOUT
+        )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     model_id = model_uri.removeprefix("models:/")
-    return client.create_model_version(name, source=model_uri, run_id=run_id, model_id=model_id)
+    facts = client.get_logged_model(model_id).tags
+    return client.create_model_version(
+        name,
+        source=model_uri,
+        run_id=run_id,
+        model_id=model_id,
+        description=facts.get(MLFLOW_RUN_NOTE),
+        tags={key: text for key, text in facts.items() if not key.startswith("mlflow.")},
+    )

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -143,7 +145,8 @@ class SpooledTracker:
     """A tracker over `send`; `flush` and `finish` try at once, whatever the pace.
 
     A run that resumes from a checkpoint repeats some steps: their metrics are there already and
-    are not recorded again.
+    are not recorded again. Samples come from any thread and go into the spool only: sending sets
+    MLflow's variables in the environment of the process, so one thread does it.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class SpooledTracker:
         pace: Pace = PACE,
     ) -> None:
         self._spool = Spool(spool)
-        self._last_steps: dict[str, int] | None = None
+        self._appending = threading.Lock()
         self._buffered = 0
         self._path = spool
         self._send = send
@@ -165,13 +168,21 @@ class SpooledTracker:
         self._record({"kind": "params", "values": dict(params)})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        if self._last_steps is None:
-            self._last_steps = self._spool.last_steps()
-        new = [name for name in metrics if step > self._last_steps.get(name, -1)]
-        values = {name: float(metrics[name]) for name in new}
-        if values:
-            self._last_steps |= dict.fromkeys(new, step)
-            self._record({"kind": "metrics", "time": _now(), "step": step, "values": values})
+        with self._appending:
+            new = {
+                name: float(value)
+                for name, value in metrics.items()
+                if step > self._last_steps.get(name, -1)
+            }
+            if not new:
+                return
+            self._append_metrics(new, step)
+        self._send_if_due()
+
+    def log_sample(self, values: Mapping[str, float]) -> None:
+        with self._appending:
+            last = max((self._last_steps.get(name, -1) for name in values), default=-1)
+            self._append_metrics(values, last + 1)
 
     def log_text(self, text: str, name: str) -> None:
         self._record({"kind": "text", "name": name, "text": text})
@@ -184,7 +195,8 @@ class SpooledTracker:
     def finish(self, status: Status) -> None:
         end: End = {"kind": "end", "time": _now(), "status": status}
         try:
-            self._spool.append(end)
+            with self._appending:
+                self._spool.append(end)
         except OSError as error:
             # A full disk may be why the run ends, and the server can hear of that all the same.
             logger.warning("%s cannot be written: %s", self._path, error.strerror)
@@ -208,8 +220,24 @@ class SpooledTracker:
             logger.info("the tracking server answers again; nothing was lost")
         self._closed_until = 0.0
 
+    @cached_property
+    def _last_steps(self) -> dict[str, int]:
+        return self._spool.last_steps()
+
+    def _append_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """More metrics in the spool; the lock is held."""
+        self._spool.append(
+            {"kind": "metrics", "time": _now(), "step": step, "values": dict(values)}
+        )
+        self._last_steps.update(dict.fromkeys(values, step))
+
     def _record(self, record: Record) -> None:
-        self._spool.append(record)
+        with self._appending:
+            self._spool.append(record)
+        self._send_if_due()
+
+    def _send_if_due(self) -> None:
+        """The spool goes out when the record that was just appended makes it due."""
         self._buffered += 1
         now = time.monotonic()
         due = self._buffered >= self._pace.records or now >= self._last_flush + self._pace.seconds

@@ -18,6 +18,12 @@ class Tracker(Protocol):
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Measurements at `step`; one that is there for this step or a later one stays as it is."""
 
+    def log_sample(self, values: Mapping[str, float]) -> None:
+        """Measurements of no step but of now; they are numbered, on from those on record.
+
+        Any thread may call this. It contacts nobody: other calls take along what it has kept.
+        """
+
     def log_text(self, text: str, name: str) -> None:
         """A file `name` with this text."""
 
@@ -37,6 +43,8 @@ class NullTracker:
     def log_params(self, params: Mapping[str, str]) -> None: ...
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_sample(self, values: Mapping[str, float]) -> None: ...
 
     def log_text(self, text: str, name: str) -> None: ...
 

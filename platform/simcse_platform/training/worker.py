@@ -7,7 +7,7 @@ import re
 import resource
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -30,6 +30,7 @@ from simcse_platform.errors import ClusterError, PassingError, StalledError, Tra
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder
+from simcse_platform.tracking.system_metrics import system_metrics
 from simcse_platform.tracking.tracker import NullTracker, Tracker
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
@@ -89,24 +90,27 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         engine, progress = _build(setup, found)
         _record_attempt(setup.folder, attempt, progress.step)
         tracker = setup.record.open() if rank == 0 else NullTracker()
-        progress = loop.train(
-            engine,
-            batches(
-                ray.train.get_dataset_shard("train"),
-                setup.plan,
-                rank=rank,
-                world_size=world,
-                first_step=progress.step,
-                timeout_s=setup.run.scale.timeout_s,
-            ),
-            DevEvaluation(setup.dev_sets, engine.task.encoder),
-            _RayReporter(setup, tracker),
-            setup.run,
-            total_steps=setup.plan.total_steps,
-            progress=progress,
-            attempt=attempt,
-            lineage=setup.lineage,
-        )
+        every_s = setup.run.tracking.system_metrics_every_s
+        watched = system_metrics(tracker, every_s) if rank == 0 and every_s else nullcontext()
+        with watched:
+            progress = loop.train(
+                engine,
+                batches(
+                    ray.train.get_dataset_shard("train"),
+                    setup.plan,
+                    rank=rank,
+                    world_size=world,
+                    first_step=progress.step,
+                    timeout_s=setup.run.scale.timeout_s,
+                ),
+                DevEvaluation(setup.dev_sets, engine.task.encoder),
+                _RayReporter(setup, tracker),
+                setup.run,
+                total_steps=setup.plan.total_steps,
+                progress=progress,
+                attempt=attempt,
+                lineage=setup.lineage,
+            )
         peaks = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024] * world
         if world > 1:
             dist.all_gather_object(peaks, peaks[0])
