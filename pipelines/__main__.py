@@ -20,6 +20,7 @@ from pipelines.doctor import doctor
 from pipelines.evaluate import evaluate
 from pipelines.prepare import prepare
 from pipelines.registry import history, promote, register, rollback
+from pipelines.report import report
 from pipelines.reproduce import reproduce
 from pipelines.search import search
 from pipelines.train import train
@@ -44,6 +45,7 @@ for command in (
     tune,
     reproduce,
     evaluate,
+    report,
     search,
     whiten,
     register,

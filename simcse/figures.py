@@ -21,6 +21,7 @@ from simcse.evaluation.geometry import CosineHistogram
 History = Sequence[tuple[int, float]]
 """Step and value, in the order of steps."""
 
+_NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 _ALIGNMENT, _UNIFORMITY = "alignment (lower is better)", "uniformity (lower is better)"
 
 
@@ -47,7 +48,7 @@ def to_svg(figure: Figure) -> str:
     """
     content = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcse"}):
-        figure.savefig(content, format="svg", bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(content, format="svg", bbox_inches="tight", metadata=_NO_METADATA)
     text = content.getvalue()
     return text[text.index("<svg") :]
 
@@ -60,6 +61,7 @@ def curves(histories: Mapping[str, History], *, label: str) -> Figure:
         steps, values = zip(*history, strict=True)
         axes.plot(steps, values, marker="." if len(steps) < 50 else None, label=name)
     axes.set(xlabel="step", ylabel=label)
+    axes.locator_params("x", integer=True)
     axes.grid(visible=True, alpha=0.3)
     if len(histories) > 1:
         axes.legend()

@@ -40,6 +40,7 @@ IMPORTERS = {
     "mlflow": {
         "simcse_platform/tracking/champions.py",
         "simcse_platform/tracking/mlflow_model.py",
+        "simcse_platform/tracking/mlflow_reader.py",
         "simcse_platform/tracking/mlflow_session.py",
         "simcse_platform/tracking/mlflow_tracker.py",
         "simcse_platform/tracking/pyfunc_model.py",

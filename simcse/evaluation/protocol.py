@@ -53,6 +53,11 @@ class EmbeddingTable:
         self._row = {sentence: row for row, sentence in enumerate(sentences)}
         self._vectors_nD = vectors_nD
 
+    @property
+    def sentences(self) -> Sequence[str]:
+        """All of them, in the order in which they were given."""
+        return [*self._row]
+
     def __getitem__(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         return self._vectors_nD[[self._row[sentence] for sentence in sentences]]
 
@@ -93,6 +98,8 @@ class Evaluation:
     scores: Mapping[str, Scores]
     seconds: Mapping[str, float]
     """For "embedding" all sentences, and by set for its score from their vectors."""
+    vectors: EmbeddingTable | None = field(default=None, compare=False, repr=False)
+    """Of every sentence of the sets, for whatever else is to be said of them; None without any."""
 
 
 def evaluate(
@@ -108,7 +115,7 @@ def evaluate(
         started = time.perf_counter()
         scores[evaluated.name] = evaluated.score(table)
         seconds[evaluated.name] = time.perf_counter() - started
-    return Evaluation(scores, seconds)
+    return Evaluation(scores, seconds, table)
 
 
 def metric_name(evaluated: EvaluationSet, scores: Scores) -> str:

@@ -88,7 +88,7 @@ def render_tables(scores: Mapping[str, Scores], missing: Mapping[str, str], mode
             for cells in zip(*columns, strict=True)
         )
         lines += [rule, head, rule, row, rule]
-    return "\n".join([*lines, *_reasons(missing)])
+    return "\n".join([*lines, *missing_lines(missing)])
 
 
 def render_markdown(
@@ -99,8 +99,19 @@ def render_markdown(
     for columns in _tables(scores, missing, mode):
         head, row = (" | ".join(cells) for cells in zip(*columns, strict=True))
         blocks.append(f"| {head} |\n|{' ---: |' * len(columns)}\n| {row} |")
-    blocks += [f"- {reason}" for reason in _reasons(missing)]
+    blocks += [f"- {reason}" for reason in missing_lines(missing)]
     return "\n\n".join(blocks) + "\n"
+
+
+def missing_lines(missing: Mapping[str, str]) -> list[str]:
+    """A line a reason: which sets it is why they are missing."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing: {reason}"
+        for reason, names in by_reason.items()
+    ]
 
 
 def _tables(
@@ -118,16 +129,6 @@ def _tables(
             yield columns
     if cells:
         yield list(cells.items())
-
-
-def _reasons(missing: Mapping[str, str]) -> list[str]:
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        by_reason.setdefault(reason, []).append(name)
-    return [
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing: {reason}"
-        for reason, names in by_reason.items()
-    ]
 
 
 def _cell(score: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from simcse_platform.config import TrainRun, override
 from simcse_platform.errors import ClusterError
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
-from simcse_platform.sweep.execute import check_claim, describe
+from simcse_platform.sweep.execute import check_claim, describe, read
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Spread, over_seeds
 from simcse_platform.sweep.space import parse
@@ -128,6 +129,24 @@ def test_a_sweep_of_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "other" / "file").touch()
     with pytest.raises(UsageError, match="other exists and holds no sweep: choose another --name"):
         check_claim(RunFolder(tmp_path / "other"), describe(BASE, space, plan))
+
+
+def test_a_sweep_is_read_back_from_its_folder(tmp_path: Path) -> None:
+    searches = ["objective.temperature=0.05,0.2", "optim.learning_rate=loguniform(1e-6,1e-4)"]
+    space, plan = parse(searches, BASE), SearchPlan(sampler="random", trials=3, seeds=2)
+    folder = RunFolder(tmp_path / "sweep")
+    folder.write_text("sweep.yaml", describe(BASE, space, plan))
+    folder.write_text("trials.json", json.dumps(table(results())))
+    found = read(folder)
+    assert (found.base, found.space, found.plan) == (BASE, space, plan)
+    assert table(found.results) == table(results())
+    points = ({"seed": "1"}, {"optim.learning_rate": "1e-5"})
+    listed = SearchPlan(sampler="listed", points=points)
+    folder.write_text("sweep.yaml", describe(BASE, {}, listed))
+    assert (read(folder).space, read(folder).plan) == ({}, listed)
+    folder.write_text("trials.json", "[{}]")
+    with pytest.raises(UsageError, match=r"sweep sweep cannot be read from .* \(.*missing"):
+        read(folder)
 
 
 def repeat(temperature: str, scores: dict[str, float]) -> list[TrialResult]:

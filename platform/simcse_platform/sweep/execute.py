@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from simcse.figures import save_png
 from simcse.model_card import SEEDS
 from simcse.model_description import read_description
 from simcse_platform import provenance
-from simcse_platform.config import TrainRun, flatten, to_yaml
+from simcse_platform.config import TrainRun, flatten, from_tree, to_yaml
 from simcse_platform.ingest.source import open_corpus
 from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE, corpus_record
 from simcse_platform.run_figures import FIGURES_FOLDER
@@ -26,7 +26,7 @@ from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder, write_atomically
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
-from simcse_platform.sweep.space import Space
+from simcse_platform.sweep.space import Choice, Dimension, Range, Space
 from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, table
 from simcse_platform.sweep.trial import TRACKING_PATIENCE_S, TrialSetup
 from simcse_platform.tracking.location import tracking_uri
@@ -58,6 +58,16 @@ class FinishedSweep:
         return self.repeated[0].trials[0] if self.repeated else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordedSweep:
+    """A sweep as its folder tells it."""
+
+    base: TrainRun
+    space: Space
+    plan: SearchPlan
+    results: Sequence[TrialResult]
+
+
 def describe(base: TrainRun, space: Space, plan: SearchPlan) -> str:
     """Everything that decides which trials a sweep has and what they do, as YAML."""
     tree = {
@@ -69,6 +79,32 @@ def describe(base: TrainRun, space: Space, plan: SearchPlan) -> str:
         "base": yaml.safe_load(to_yaml(base)),
     }
     return yaml.safe_dump(tree, sort_keys=False)
+
+
+def read(folder: RunFolder) -> RecordedSweep:
+    """What `describe` and `table` said of a finished sweep.
+
+    Raises `UsageError` when the files of the folder say something else.
+    """
+    try:
+        tree = yaml.safe_load((folder.path / SWEEP_FILE).read_text(encoding="utf-8"))
+        rows = json.loads((folder.path / TRIALS_FILE).read_text(encoding="utf-8"))
+        return RecordedSweep(
+            base=from_tree(tree["base"]),
+            space={path: _dimension(fields) for path, fields in tree["search"].items()},
+            plan=SearchPlan(**{**tree["plan"], "points": tuple(tree["plan"].get("points", ()))}),
+            results=[TrialResult(**row) for row in rows],
+        )
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"sweep {folder.name} cannot be read from {SWEEP_FILE} and {TRIALS_FILE} in "
+            f"{folder.path} ({reason}): repeat its command, which writes them anew"
+        ) from None
+
+
+def _dimension(fields: Mapping[str, Any]) -> Dimension:
+    return Choice(tuple(fields["values"])) if "values" in fields else Range(**fields)
 
 
 def check_claim(folder: RunFolder, description: str) -> None:

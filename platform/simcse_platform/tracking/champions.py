@@ -32,11 +32,43 @@ from simcse_platform.tracking.registry import (
     fetch_model,
     find_registered,
     find_version,
+    resolve,
 )
 
 _LOCK = "promotion_lock"
 _DECISION = "decision."
 """What the names of tags begin with that hold a decision; its time follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a version stands among those of its name."""
+
+    name: str
+    version: str
+    run_id: str
+    aliases: tuple[str, ...]
+    decision: Mapping[str, Any] | None
+    """The last one about it, as `history` has it; None before the first."""
+
+
+def standing(uri: str, model_uri: str) -> Standing:
+    """That of `models:/NAME@alias` or `models:/NAME/3`.
+
+    Raises `RegistryError` when it is not registered.
+    """
+    with session(uri) as client:
+        name, number = resolve(client, model_uri)
+        version = client.get_model_version(name, number)
+        aliases = find_registered(client, name).aliases
+    about = [past for past in history(uri, name) if str(past["version"]) == number]
+    return Standing(
+        name=name,
+        version=number,
+        run_id=str(version.run_id),
+        aliases=tuple(sorted(alias for alias, held in aliases.items() if str(held) == number)),
+        decision=about[-1] if about else None,
+    )
 
 
 def promote(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric
+from mlflow.entities import Metric, Run
 
+from simcse_platform.errors import TrackingError
 from simcse_platform.tracking.mlflow_session import session
 
 
@@ -26,10 +29,16 @@ class RecordedRun:
     tags: Mapping[str, str]
     metrics: Mapping[str, float]
     """Last values."""
+    corpus_rows: int | None
+    """Of the dataset that it was trained on, if that is on record."""
 
 
 def read_run(uri: str, run_id: str) -> RecordedRun:
     """One run. Raises `TrackingError` when it is not there or the server does not answer."""
+    database = Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:") and not database.exists():
+        # Opening it would make an empty one.
+        raise TrackingError(f"there is no tracking database {database}: name it by --tracking")
     with session(uri) as client:
         run = client.get_run(run_id)
     return RecordedRun(
@@ -41,6 +50,7 @@ def read_run(uri: str, run_id: str) -> RecordedRun:
         params=run.data.params,
         tags=run.data.tags,
         metrics=run.data.metrics,
+        corpus_rows=_corpus_rows(run),
     )
 
 
@@ -58,6 +68,14 @@ def metric_histories(
             if values:
                 found[name] = sorted(values.items())
     return found
+
+
+def _corpus_rows(run: Run) -> int | None:
+    for found in run.inputs.dataset_inputs if run.inputs else ():
+        rows = json.loads(found.dataset.profile or "{}").get("num_rows")
+        if rows is not None:
+            return int(rows)
+    return None
 
 
 def _in_time(client: MlflowClient, run_id: str, name: str) -> list[Metric]:

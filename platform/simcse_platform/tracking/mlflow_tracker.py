@@ -124,6 +124,12 @@ def log_files(uri: str, run_id: str, folder: Path) -> None:
         client.log_artifacts(run_id, str(folder), folder.name)
 
 
+def log_text(uri: str, run_id: str, text: str, name: str) -> None:
+    """An artifact `name` with this text, of a run that may have ended. Raises `TrackingError`."""
+    with session(uri, patient=True) as client:
+        client.log_text(run_id, text, name)
+
+
 def run_of(storage: Path) -> str | None:
     """Id of the run that `start_run` made for `storage`, if it has."""
     note = storage / _NOTE

@@ -96,7 +96,7 @@ def copy_version(
     """
     _check_name(name)
     with session(source) as client:
-        original, number = _resolve(client, model_uri)
+        original, number = resolve(client, model_uri)
     origin = f"models:/{original}/{number} of {_PASSWORD.sub('//', source)}"
     with session(uri) as client:
         for found in client.search_model_versions(f"name = '{name}'"):
@@ -116,7 +116,7 @@ def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
     there or holds no encoder of ours.
     """
     with session(uri) as client:
-        name, version = _resolve(client, model_uri)
+        name, version = resolve(client, model_uri)
         # Versions of one name and number may live on several servers; the location is unique.
         location = client.get_model_version_download_uri(name, version)
     folder = cache / name / f"{version}-{uuid.uuid5(uuid.NAMESPACE_URL, uri + location).hex[:12]}"
@@ -143,6 +143,18 @@ def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
             if not folder.exists():
                 raise
     return folder
+
+
+def resolve(client: MlflowClient, model_uri: str) -> tuple[str, str]:
+    """Name and version of a model URI. Raises as `fetch_model` does."""
+    match = _MODEL_URI.fullmatch(model_uri)
+    if match is None:
+        raise UsageError(
+            f"{model_uri!r} is no model URI: write models:/NAME@alias or models:/NAME/3"
+        )
+    name, version = match["name"], match["version"]
+    found = find_version(client, name, version) if version else None
+    return name, found or alias_holder(client, name, match["alias"])
 
 
 def find_version(client: MlflowClient, name: str, version: str) -> str:
@@ -190,18 +202,6 @@ def _check_name(name: str) -> None:
             f"{name!r} is no name for a model: use letters, digits, spaces, dots, dashes and "
             "underscores, beginning with a letter or digit"
         )
-
-
-def _resolve(client: MlflowClient, model_uri: str) -> tuple[str, str]:
-    """Name and version of a model URI."""
-    match = _MODEL_URI.fullmatch(model_uri)
-    if match is None:
-        raise UsageError(
-            f"{model_uri!r} is no model URI: write models:/NAME@alias or models:/NAME/3"
-        )
-    name, version = match["name"], match["version"]
-    found = find_version(client, name, version) if version else None
-    return name, found or alias_holder(client, name, match["alias"])
 
 
 def _encoder_path(model: Path) -> Path | None:
