@@ -1,7 +1,4 @@
-"""What is measured of the models in the paper's tables and figures.
-
-m: sentences, q: queries, D: width.
-"""
+"""What is measured of the models in the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -25,16 +22,18 @@ from pipelines.paper.rows import (
     Measure,
     Row,
 )
-from simcse import figures, metrics
+from simcse import figures
 from simcse.evaluation import (
     STS_SUITE,
     TRANSFER_SUITE,
     Embedder,
+    EmbeddingTable,
     LoadedSets,
     Mode,
     Scores,
 )
 from simcse.evaluation.geometry import GeometryNumbers
+from simcse.evaluation.neighbours import Example, nearest
 from simcse.evaluation.sts import STSNumbers
 from simcse.evaluation.suite import GEOMETRY
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _QUERIES, _NEIGHBOURS = 2, 3
-_QUERY_SEED = 8
 _PLANE = ("uniformity", "alignment")
 
 
@@ -53,8 +51,7 @@ class Measured:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """By column."""
     geometry: GeometryNumbers | None = None
-    neighbours: Mapping[str, Sequence[tuple[str, float]]] = field(default_factory=dict)
-    """Captions and cosines by query, the nearest first."""
+    neighbours: Sequence[Example] = ()
     path: Sequence[tuple[float, float]] = ()
     """(uniformity, alignment) along training."""
 
@@ -125,7 +122,10 @@ class Bench:
     def measure(self, embedder: Embedder, row: Row) -> Measured:
         """What the comparison shows of a model."""
         if self._measure == "neighbours":
-            return Measured(neighbours=self._nearest(embedder))
+            # Queries are captions themselves, as in the paper.
+            table = EmbeddingTable(self._captions, embedder.encode(self._captions))
+            found = nearest(table, queries=_QUERIES, count=_NEIGHBOURS, among=len(self._captions))
+            return Measured(neighbours=found)
         sets = [found for loaded in self._loaded for found in loaded.sets]
         scores = score(embedder, sets, label=row.label).scores
         geometry = cast(GeometryNumbers, scores[GEOMETRY].numbers) if GEOMETRY in scores else None
@@ -164,20 +164,6 @@ class Bench:
                 return lies | _average(sts, len(STS_SUITE), STS_AVERAGE)
             case "neighbours":
                 raise AssertionError
-
-    def _nearest(self, embedder: Embedder) -> dict[str, list[tuple[str, float]]]:
-        """Of queries that are captions themselves, as in the paper; the query is left out."""
-        vectors_mD = metrics.unit_rows(embedder.encode(self._captions))
-        random = np.random.default_rng(_QUERY_SEED)
-        found = {}
-        for query in random.choice(len(self._captions), _QUERIES, replace=False):
-            cosine_m = vectors_mD @ vectors_mD[query]
-            cosine_m[query] = -np.inf
-            nearest = np.argsort(-cosine_m, kind="stable")[:_NEIGHBOURS]
-            found[self._captions[query]] = [
-                (self._captions[place], float(cosine_m[place])) for place in nearest
-            ]
-        return found
 
 
 def of_path(dev: Mapping[str, float], path: Sequence[tuple[float, float]]) -> Measured:

@@ -45,7 +45,13 @@ def result_of(
                 "deviation": outcome.deviation(),
                 "seeds": len(outcome.models),
                 "note": outcome.note,
-                "neighbours": dict(outcome.models[0].neighbours) if outcome.models else {},
+                "neighbours": [
+                    {
+                        "query": example.query,
+                        "neighbours": [found._asdict() for found in example.neighbours],
+                    }
+                    for example in (outcome.models[0].neighbours if outcome.models else ())
+                ],
             }
             for outcome in outcomes
         ],
@@ -71,10 +77,10 @@ def show(result: Mapping[str, Any]) -> None:
     if columns:
         console.print(table)
     for row in rows:
-        for query, found in row["neighbours"].items():
-            say(f"{row['row']}: {query}")
-            for place, (caption, cosine) in enumerate(found, start=1):
-                say(f"  #{place} {cosine:.3f} {caption}")
+        for example in row["neighbours"]:
+            say(f"{row['row']}: {example['query']}")
+            for place, found in enumerate(example["neighbours"], start=1):
+                say(f"  #{place} {found['cosine']:.3f} {found['sentence']}")
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row["note"]:

@@ -246,15 +246,15 @@ def test_neighbours_are_the_nearest_captions_without_the_query(
     neighbours = found.measure(Lines(vectors), Row("x", Elsewhere(), {})).neighbours
     assert len(neighbours) == 2
     unit = metrics.unit_rows(np.array(list(vectors.values()), np.float32))
-    for query, nearest in neighbours.items():
+    for query, nearest in neighbours:
         cosines = {
             caption: float(unit[captions.index(query)] @ unit[place])
             for place, caption in enumerate(captions)
             if caption != query
         }
         best = sorted(cosines, key=lambda caption: -cosines[caption])[:3]
-        assert [caption for caption, _ in nearest] == best
-        assert [cosine for _, cosine in nearest] == pytest.approx([cosines[c] for c in best])
+        assert [found.sentence for found in nearest] == best
+        assert [found.cosine for found in nearest] == pytest.approx([cosines[c] for c in best])
 
 
 def test_seeds_give_mean_and_deviation() -> None:
