@@ -28,6 +28,7 @@ from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import CorpusRecord, log_files, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
+from simcse_platform.tracking.tracker import ended_with
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show
 from simcse_platform.training.trainer import fit, place, plan_steps
@@ -149,7 +150,7 @@ def execute(
     tracker.log_params(flatten(run))
     tracker.log_text(to_yaml(run), SETTINGS_FILE)
     tracker.flush()
-    try:
+    with ended_with(tracker):
         with watch(planned) as show:
             result = fit(
                 run,
@@ -170,13 +171,6 @@ def execute(
             save_png(drawn, folder.path / FIGURES_FOLDER)
             log_files(uri, record.run_id, folder.path / FIGURES_FOLDER)
         log_model(uri, record.run_id, folder.path / BEST)
-    except KeyboardInterrupt:
-        tracker.finish("KILLED")
-        raise
-    except BaseException:
-        tracker.finish("FAILED")
-        raise
-    tracker.finish("FINISHED")
     folder.write_text(SUMMARY_FILE, json.dumps(summary, indent=1))
     return FinishedRun(folder, uri, summary)
 

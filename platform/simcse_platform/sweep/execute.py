@@ -34,6 +34,7 @@ from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files, run_of, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
+from simcse_platform.tracking.tracker import ended_with
 from simcse_platform.training.worker import BEST
 
 SWEEP_FILE = "sweep.yaml"
@@ -163,7 +164,7 @@ def execute(
         parent_run_id=run_id,
         suggested=plan.sampler == "optuna",
     )
-    try:
+    with ended_with(tracker):
         results = run_trials(setup, plan, resources, say=say)
         check_server(uri, patience_s=TRACKING_PATIENCE_S)
         for result in results:
@@ -179,13 +180,6 @@ def execute(
         tracker.flush()
         save_png(sweep_figures(results, space), folder.path / FIGURES_FOLDER)
         log_files(uri, run_id, folder.path / FIGURES_FOLDER)
-    except KeyboardInterrupt:
-        tracker.finish("KILLED")
-        raise
-    except BaseException:
-        tracker.finish("FAILED")
-        raise
-    tracker.finish("FINISHED")
     return FinishedSweep(folder, uri, run_id, results, repeated)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -35,6 +36,20 @@ class Tracker(Protocol):
 
     def finish(self, status: Status) -> None:
         """The end of the run, and a last flush."""
+
+
+@contextmanager
+def ended_with(tracker: Tracker) -> Iterator[None]:
+    """The run ends as the block does: killed by Ctrl-C, failed by an error, else finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tracker.finish("KILLED")
+        raise
+    except BaseException:
+        tracker.finish("FAILED")
+        raise
+    tracker.finish("FINISHED")
 
 
 class NullTracker:
