@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import timedelta
 from statistics import fmean
 
@@ -27,7 +28,7 @@ from simcse.evaluation import STS_SUITE, TRANSFER_SUITE, printed_average
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.run import SETTINGS_FILE, score_rows
 from simcse_platform.sweep import execute as sweeps
-from simcse_platform.sweep.sweep import table as in_order
+from simcse_platform.sweep.sweep import SEED, in_order
 
 
 def page_of(report: Report, *, written: str) -> Page:
@@ -138,7 +139,7 @@ def _model_sections(report: ModelReport) -> Iterable[Section]:
             "name": stands.name,
             "version": stands.version,
             "aliases": ", ".join(stands.aliases) or "none",
-            "MLflow run": stands.run_id,
+            "MLflow run": stands.run_id or "none",
         }
         blocks: list[Block] = [Facts(facts)]
         if (last := stands.decision) is None:
@@ -188,10 +189,10 @@ def _sweep_headline(report: SweepReport) -> dict[str, str]:
 
 def _sweep_sections(report: SweepReport) -> Iterable[Section]:
     sweep = report.sweep
-    paths = sorted({path for result in sweep.results for path in result.assignments})
+    paths = [*dict.fromkeys(path for result in sweep.results for path in result.assignments)]
     best = report.repeated[0].trials[0].name if report.repeated else ""
     facts = {
-        "searched": ", ".join(sweep.space) or "the seed alone",
+        "searched": ", ".join(path for path in paths if path != SEED) or "the seed alone",
         "sampler": sweep.plan.sampler,
         "seeds at each point": f"{sweep.plan.seeds}",
         "encoder": sweep.base.encoder.model,
@@ -205,13 +206,13 @@ def _sweep_sections(report: SweepReport) -> Iterable[Section]:
     )
     rows = [
         [
-            Cell(row["name"]),
-            *(_setting(row["assignments"].get(path, "")) for path in paths),
-            number(row["rows"], 0),
-            number(row["score"]),
-            Cell(f"{row['status']}: {row['reason']}" if row["reason"] else row["status"]),
+            Cell(result.name),
+            *(_setting(result.assignments.get(path, "")) for path in paths),
+            number(result.rows, 0),
+            number(result.score),
+            Cell(f"{result.status}: {result.reason}" if result.reason else result.status),
         ]
-        for row in in_order(sweep.results)
+        for result in in_order(sweep.results)
     ]
     columns = ["trial", *paths, "rows", "dev score", "outcome"]
     yield Section("Trials", [Table("The best first", columns, rows, marked=best)])
@@ -229,24 +230,16 @@ def _sweep_sections(report: SweepReport) -> Iterable[Section]:
 
 
 def _seeds(report: SweepReport) -> Section:
-    paths = sorted({path for found in report.repeated for path in found.assignments})
+    paths = [*dict.fromkeys(path for found in report.repeated for path in found.assignments)]
     rows = [
         [
             *(_setting(found.assignments.get(path, "")) for path in paths),
             number(len(found.trials), 0),
-            *(
-                number(value)
-                for value in (
-                    found.score.mean,
-                    found.score.deviation,
-                    found.score.minimum,
-                    found.score.maximum,
-                )
-            ),
+            *scores.spread(asdict(found.score)),
         ]
         for found in report.repeated
     ]
-    columns = [*paths, "seeds", "mean", "deviation", "minimum", "maximum"]
+    columns = [*paths, "seeds", *scores.SPREAD]
     return Section("Over seeds", [Table("Dev score; the best mean first", columns, rows)])
 
 
