@@ -25,10 +25,12 @@ from pipelines.reporting.page import (
 )
 from simcse.config import EncoderConfig
 from simcse.evaluation import STS_SUITE, TRANSFER_SUITE, printed_average
+from simcse.model_description import ModelDescription
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.run import SETTINGS_FILE, score_rows
 from simcse_platform.sweep import execute as sweeps
 from simcse_platform.sweep.sweep import SEED, in_order
+from simcse_platform.tracking.champions import Standing
 
 
 def page_of(report: Report, *, written: str) -> Page:
@@ -130,50 +132,60 @@ def _model_headline(report: ModelReport) -> dict[str, str]:
             tiles[name] = f"{mean:.2f}"
     if report.description:
         tiles["dimensions"] = f"{report.description.dimension:,}"
-    return tiles | {"sets scored": f"{len(found)}"}
+    return tiles | {"sets scored": f"{len(found)}", "pooling": report.scored.pooling or "unknown"}
 
 
 def _model_sections(report: ModelReport) -> Iterable[Section]:
-    if (stands := report.standing) is not None:
-        facts = {
-            "name": stands.name,
-            "version": stands.version,
-            "aliases": ", ".join(stands.aliases) or "none",
-            "MLflow run": stands.run_id or "none",
-        }
-        blocks: list[Block] = [Facts(facts)]
-        if (last := stands.decision) is None:
-            blocks.append(Note("Nobody has tried to promote it."))
-        else:
-            outcome = "made champion" if last["promoted"] else "refused"
-            decision = {
-                "last decision": f"{last['action']}: {outcome}",
-                "reason": last["reason"],
-                "champion before": last["champion_before"] or "nobody",
-                "by": last["author"],
-                "at": f"{last['time'][:16].replace('T', ' ')} UTC",
-            }
-            blocks += [
-                Facts(decision),
-                Source("The decision with all its numbers", as_json(last)),
-            ]
-        yield Section("In the registry", blocks)
+    if report.standing is not None:
+        yield Section("In the registry", _standing(report.standing))
     yield scores.section(report.name, report.scored)
     yield from scores.geometry(report.scored.geometry, {})
     yield from scores.neighbours(report.scored)
-    if (said := report.description) is not None:
-        facts = {
-            "pooling": said.pooling,
-            "head": said.head,
-            "whitened": "yes" if said.whitened else "no",
-            "longest training sentence": f"{said.max_length} tokens",
-            "dimensions": f"{said.dimension:,}",
-            "written with": by_name(said.versions),
-        }
-        rows = [[Cell(name), number(score)] for name, score in said.scores.items()]
-        table = [Table("Scores when it was saved", ["score", "x 100"], rows)] if rows else []
-        yield Section("Description", [Facts(facts), *table])
+    if report.description is not None:
+        yield Section("Description", _description(report.description))
     yield from scores.lineage(report.description)
+
+
+def _standing(stands: Standing) -> list[Block]:
+    """Where a version stands, and the decision that put or left it there."""
+    facts = {
+        "name": stands.name,
+        "version": stands.version,
+        "aliases": ", ".join(stands.aliases) or "none",
+        "MLflow run": stands.run_id or "none",
+    }
+    blocks: list[Block] = [Facts(facts)]
+    if (last := stands.decision) is None:
+        blocks.append(Note("Nobody has tried to promote it."))
+    else:
+        outcome = "made champion" if last["promoted"] else "refused"
+        decision = {
+            "last decision": f"{last['action']}: {outcome}",
+            "reason": last["reason"],
+            "champion before": last["champion_before"] or "nobody",
+            "by": last["author"],
+            "at": f"{last['time'][:16].replace('T', ' ')} UTC",
+        }
+        blocks += [Facts(decision), Source("The decision with all its numbers", as_json(last))]
+    if stands.tags:
+        rows = [[Cell(name), Cell(text)] for name, text in sorted(stands.tags.items())]
+        blocks.append(Table("Tags of the version", ["tag", "value"], rows))
+    return blocks
+
+
+def _description(said: ModelDescription) -> list[Block]:
+    """What the model folder says of itself."""
+    facts = {
+        "pooling": said.pooling,
+        "head": said.head,
+        "whitened": "yes" if said.whitened else "no",
+        "longest training sentence": f"{said.max_length} tokens",
+        "dimensions": f"{said.dimension:,}",
+        "written with": by_name(said.versions),
+    }
+    rows = [[Cell(name), number(score)] for name, score in said.scores.items()]
+    table = [Table("Scores when it was saved", ["score", "x 100"], rows)] if rows else []
+    return [Facts(facts), *table]
 
 
 def _sweep_headline(report: SweepReport) -> dict[str, str]:
