@@ -129,7 +129,7 @@ def find(target: str, output: Path, tracking: str | None) -> Target:
     if target.startswith("models:/"):
         uri = tracking_uri(tracking, output)
         return Target("model", target, fetch_model(uri, target, output / ".models"))
-    for folder in (output / target, Path(target).expanduser()):
+    for folder in (output.expanduser() / target, Path(target).expanduser()):
         if (folder / sweeps.SWEEP_FILE).is_file():
             _check_finished("sweep", folder, sweeps.TRIALS_FILE)
             return Target("sweep", folder.name, folder.resolve())

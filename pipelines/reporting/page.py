@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -150,8 +151,8 @@ def render(page: Page) -> str:
 
 def number(value: float | None, digits: int = 2) -> Cell:
     """A cell with a number, rounded for reading and sorted by all its digits."""
-    if value is None:
-        return Cell("-", numeric=True)
+    if value is None or not math.isfinite(value):
+        return Cell("-" if value is None else str(value), numeric=True)
     return Cell(f"{value:,.{digits}f}", float(value), numeric=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from pipelines.paper.published import AVERAGE, PUBLISHED_STS, PUBLISHED_TRANSFER
 from pipelines.reporting import drawings
@@ -30,8 +31,11 @@ from simcse.evaluation import (
 )
 from simcse.evaluation.geometry import GeometryNumbers
 from simcse.figures import History
+from simcse.model_card import SEEDS
 from simcse.model_description import DESCRIPTION, ModelDescription
 
+SPREAD = ("mean", "deviation", "minimum", "maximum")
+"""What is said of scores over seeds."""
 _SHORT = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 """What the literature's tables call them."""
 _SUITES = (
@@ -159,4 +163,18 @@ def lineage(description: ModelDescription | None) -> list[Section]:
         "versions": by_name(versions) if isinstance(versions, dict) else None,
     }
     known = {name: str(fact) for name, fact in facts.items() if fact is not None}
-    return [Section("Lineage", [Facts(known), Source(f"All of {DESCRIPTION}", as_json(told))])]
+    whole = Source(f"The lineage in {DESCRIPTION}", as_json(told))
+    return [Section("Lineage", [Facts(known), *_over_seeds(told.get(SEEDS)), whole])]
+
+
+def spread(values: Mapping[str, float | None]) -> list[Cell]:
+    """Of a score over seeds: the columns of `SPREAD`."""
+    return [number(values[name]) for name in SPREAD]
+
+
+def _over_seeds(seeds: Any) -> list[Table]:
+    """What other seeds gave, where the model was chosen among some."""
+    if not isinstance(seeds, dict):
+        return []
+    rows = [[Cell(name), *spread(values)] for name, values in seeds["scores"].items()]
+    return [Table(f"Over {seeds['count']} seeds", ["score", *SPREAD], rows)]

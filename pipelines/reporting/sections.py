@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import timedelta
 from statistics import fmean
 
@@ -24,10 +25,12 @@ from pipelines.reporting.page import (
 )
 from simcse.config import EncoderConfig
 from simcse.evaluation import STS_SUITE, TRANSFER_SUITE, printed_average
+from simcse.model_description import ModelDescription
 from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.run import SETTINGS_FILE, score_rows
 from simcse_platform.sweep import execute as sweeps
-from simcse_platform.sweep.sweep import table as in_order
+from simcse_platform.sweep.sweep import SEED, in_order
+from simcse_platform.tracking.champions import Standing
 
 
 def page_of(report: Report, *, written: str) -> Page:
@@ -129,50 +132,60 @@ def _model_headline(report: ModelReport) -> dict[str, str]:
             tiles[name] = f"{mean:.2f}"
     if report.description:
         tiles["dimensions"] = f"{report.description.dimension:,}"
-    return tiles | {"sets scored": f"{len(found)}"}
+    return tiles | {"sets scored": f"{len(found)}", "pooling": report.scored.pooling or "unknown"}
 
 
 def _model_sections(report: ModelReport) -> Iterable[Section]:
-    if (stands := report.standing) is not None:
-        facts = {
-            "name": stands.name,
-            "version": stands.version,
-            "aliases": ", ".join(stands.aliases) or "none",
-            "MLflow run": stands.run_id,
-        }
-        blocks: list[Block] = [Facts(facts)]
-        if (last := stands.decision) is None:
-            blocks.append(Note("Nobody has tried to promote it."))
-        else:
-            outcome = "made champion" if last["promoted"] else "refused"
-            decision = {
-                "last decision": f"{last['action']}: {outcome}",
-                "reason": last["reason"],
-                "champion before": last["champion_before"] or "nobody",
-                "by": last["author"],
-                "at": f"{last['time'][:16].replace('T', ' ')} UTC",
-            }
-            blocks += [
-                Facts(decision),
-                Source("The decision with all its numbers", as_json(last)),
-            ]
-        yield Section("In the registry", blocks)
+    if report.standing is not None:
+        yield Section("In the registry", _standing(report.standing))
     yield scores.section(report.name, report.scored)
     yield from scores.geometry(report.scored.geometry, {})
     yield from scores.neighbours(report.scored)
-    if (said := report.description) is not None:
-        facts = {
-            "pooling": said.pooling,
-            "head": said.head,
-            "whitened": "yes" if said.whitened else "no",
-            "longest training sentence": f"{said.max_length} tokens",
-            "dimensions": f"{said.dimension:,}",
-            "written with": by_name(said.versions),
-        }
-        rows = [[Cell(name), number(score)] for name, score in said.scores.items()]
-        table = [Table("Scores when it was saved", ["score", "x 100"], rows)] if rows else []
-        yield Section("Description", [Facts(facts), *table])
+    if report.description is not None:
+        yield Section("Description", _description(report.description))
     yield from scores.lineage(report.description)
+
+
+def _standing(stands: Standing) -> list[Block]:
+    """Where a version stands, and the decision that put or left it there."""
+    facts = {
+        "name": stands.name,
+        "version": stands.version,
+        "aliases": ", ".join(stands.aliases) or "none",
+        "MLflow run": stands.run_id or "none",
+    }
+    blocks: list[Block] = [Facts(facts)]
+    if (last := stands.decision) is None:
+        blocks.append(Note("Nobody has tried to promote it."))
+    else:
+        outcome = "made champion" if last["promoted"] else "refused"
+        decision = {
+            "last decision": f"{last['action']}: {outcome}",
+            "reason": last["reason"],
+            "champion before": last["champion_before"] or "nobody",
+            "by": last["author"],
+            "at": f"{last['time'][:16].replace('T', ' ')} UTC",
+        }
+        blocks += [Facts(decision), Source("The decision with all its numbers", as_json(last))]
+    if stands.tags:
+        rows = [[Cell(name), Cell(text)] for name, text in sorted(stands.tags.items())]
+        blocks.append(Table("Tags of the version", ["tag", "value"], rows))
+    return blocks
+
+
+def _description(said: ModelDescription) -> list[Block]:
+    """What the model folder says of itself."""
+    facts = {
+        "pooling": said.pooling,
+        "head": said.head,
+        "whitened": "yes" if said.whitened else "no",
+        "longest training sentence": f"{said.max_length} tokens",
+        "dimensions": f"{said.dimension:,}",
+        "written with": by_name(said.versions),
+    }
+    rows = [[Cell(name), number(score)] for name, score in said.scores.items()]
+    table = [Table("Scores when it was saved", ["score", "x 100"], rows)] if rows else []
+    return [Facts(facts), *table]
 
 
 def _sweep_headline(report: SweepReport) -> dict[str, str]:
@@ -188,10 +201,10 @@ def _sweep_headline(report: SweepReport) -> dict[str, str]:
 
 def _sweep_sections(report: SweepReport) -> Iterable[Section]:
     sweep = report.sweep
-    paths = sorted({path for result in sweep.results for path in result.assignments})
+    paths = [*dict.fromkeys(path for result in sweep.results for path in result.assignments)]
     best = report.repeated[0].trials[0].name if report.repeated else ""
     facts = {
-        "searched": ", ".join(sweep.space) or "the seed alone",
+        "searched": ", ".join(path for path in paths if path != SEED) or "the seed alone",
         "sampler": sweep.plan.sampler,
         "seeds at each point": f"{sweep.plan.seeds}",
         "encoder": sweep.base.encoder.model,
@@ -205,13 +218,13 @@ def _sweep_sections(report: SweepReport) -> Iterable[Section]:
     )
     rows = [
         [
-            Cell(row["name"]),
-            *(_setting(row["assignments"].get(path, "")) for path in paths),
-            number(row["rows"], 0),
-            number(row["score"]),
-            Cell(f"{row['status']}: {row['reason']}" if row["reason"] else row["status"]),
+            Cell(result.name),
+            *(_setting(result.assignments.get(path, "")) for path in paths),
+            number(result.rows, 0),
+            number(result.score),
+            Cell(f"{result.status}: {result.reason}" if result.reason else result.status),
         ]
-        for row in in_order(sweep.results)
+        for result in in_order(sweep.results)
     ]
     columns = ["trial", *paths, "rows", "dev score", "outcome"]
     yield Section("Trials", [Table("The best first", columns, rows, marked=best)])
@@ -229,24 +242,16 @@ def _sweep_sections(report: SweepReport) -> Iterable[Section]:
 
 
 def _seeds(report: SweepReport) -> Section:
-    paths = sorted({path for found in report.repeated for path in found.assignments})
+    paths = [*dict.fromkeys(path for found in report.repeated for path in found.assignments)]
     rows = [
         [
             *(_setting(found.assignments.get(path, "")) for path in paths),
             number(len(found.trials), 0),
-            *(
-                number(value)
-                for value in (
-                    found.score.mean,
-                    found.score.deviation,
-                    found.score.minimum,
-                    found.score.maximum,
-                )
-            ),
+            *scores.spread(asdict(found.score)),
         ]
         for found in report.repeated
     ]
-    columns = [*paths, "seeds", "mean", "deviation", "minimum", "maximum"]
+    columns = [*paths, "seeds", *scores.SPREAD]
     return Section("Over seeds", [Table("Dev score; the best mean first", columns, rows)])
 
 

@@ -286,6 +286,8 @@ def test_the_page_of_a_registered_version_says_where_it_stands(
         "Lineage",
     ]
     assert "Nobody has tried to promote it." in text
+    tags = dict(cells(text, "Tags of the version"))
+    assert tags["pooling"] == "avg"
     assert recorded.artifact(version.run_id, tmp_path) == text
 
     def compare(champion: Path | None, challenger: Path) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from math import pi
+from math import nan, pi
 
 from pipelines.reporting.page import (
     Cell,
@@ -83,7 +83,12 @@ def test_text_stays_text_wherever_it_stands() -> None:
 
 
 def test_a_number_is_rounded_for_the_eye_and_whole_for_the_order() -> None:
-    rows = [[Cell("a"), number(pi)], [Cell("b"), number(None)], [Cell("c"), number(12345.678, 1)]]
+    rows = [
+        [Cell("a"), number(pi)],
+        [Cell("b"), number(None)],
+        [Cell("c"), number(12345.678, 1)],
+        [Cell("d"), number(nan)],
+    ]
     cells = re.findall(
         r"<td(?: class=\"number\")?(?: data-value=\"(.*?)\")?>(.*?)</td>",
         page(Section("Scores", [Table("x", ["model", "score"], rows)])),
@@ -95,6 +100,8 @@ def test_a_number_is_rounded_for_the_eye_and_whole_for_the_order() -> None:
         ("", "-"),
         ("", "c"),
         ("12345.678", "12,345.7"),
+        ("", "d"),
+        ("", "nan"),
     ]
 
 

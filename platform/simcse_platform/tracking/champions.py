@@ -46,8 +46,11 @@ class Standing:
 
     name: str
     version: str
-    run_id: str
+    run_id: str | None
+    """None for a version that was registered without one."""
     aliases: tuple[str, ...]
+    tags: Mapping[str, str]
+    """But for those that hold decisions."""
     decision: Mapping[str, Any] | None
     """The last one about it, as `history` has it; None before the first."""
 
@@ -65,8 +68,9 @@ def standing(uri: str, model_uri: str) -> Standing:
     return Standing(
         name=name,
         version=number,
-        run_id=str(version.run_id),
+        run_id=version.run_id or None,
         aliases=tuple(sorted(alias for alias, held in aliases.items() if str(held) == number)),
+        tags={key: text for key, text in version.tags.items() if not key.startswith(_DECISION)},
         decision=about[-1] if about else None,
     )
 
