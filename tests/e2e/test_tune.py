@@ -186,24 +186,35 @@ def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path
         server.kill()
 
 
-def test_optuna_draws_as_many_points_as_it_may(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_of_six_points_that_optuna_draws_one_fails_and_five_have_results(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """The seed is one that draws the score which no encoder has once."""
     sweep = Sweep(
         tmp_path,
         tiny_encoder,
         *("--search", "optim.learning_rate=loguniform(1e-5,1e-2)"),
-        *("--sampler", "optuna", "--trials", "3", "--asha"),
+        *("--search", "dev.lowest_score=null,10,11,12,101"),
+        *("--sampler", "optuna", "--trials", "6", "--seed", "1", "--asha"),
     )
     result = sweep.run()
     rates = {float(trial["assignments"]["optim.learning_rate"]) for trial in result["trials"]}
-    assert len(rates) == 3
+    assert len(rates) == 6
     assert all(1e-5 <= rate <= 1e-2 for rate in rates)
-    assert {trial["status"] for trial in result["trials"]} <= {"finished", "stopped early"}
+    *scored, failed = result["trials"]
+    assert failed["status"] == "failed"
+    assert failed["assignments"]["dev.lowest_score"] == "101"
+    assert failed["reason"].startswith("the encoder has collapsed at step 0")
+    assert {trial["status"] for trial in scored} <= {"finished", "stopped early"}
+    assert all(trial["score"] > 0 for trial in scored)
     children = sweep.mlflow.search_runs(
         [sweep.mlflow.get_run(result["run_id"]).info.experiment_id],
         f"tags.`mlflow.parentRunId` = '{result['run_id']}'",
     )
-    assert {run.info.status for run in children} <= {"FINISHED", "KILLED"}
-    assert len(children) == 3
+    statuses = sorted(run.info.status for run in children)
+    assert statuses.count("FAILED") == 1
+    assert {*statuses} <= {"FINISHED", "KILLED", "FAILED"}
+    assert len(children) == 6
 
 
 def test_a_figure_of_the_paper_is_reproduced_on_any_encoder(
