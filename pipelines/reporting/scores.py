@@ -56,6 +56,7 @@ def section(name: str, scored: Scored, *, way_out: str = "") -> Section:
         if is_dev and own:
             blocks.append(_own(f"{caption}, dev splits", own))
         elif not is_dev and (own or any(task in suite for task in scored.missing)):
+            caption = f"{caption}; the other rows are the paper's"
             blocks.append(_beside(caption, name, own, suite, published))
     if rest:
         blocks.append(_own("Other sets", rest))
