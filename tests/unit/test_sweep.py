@@ -14,7 +14,7 @@ from simcse_platform.config import TrainRun, override
 from simcse_platform.errors import ClusterError
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
-from simcse_platform.sweep.execute import check_claim, describe, read
+from simcse_platform.sweep.execute import check_claim, describe, flat, read
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Spread, over_seeds
 from simcse_platform.sweep.space import parse
@@ -98,6 +98,21 @@ def test_trials_at_a_time_share_the_cores() -> None:
 def test_a_table_has_the_best_first_and_the_failed_last() -> None:
     found = results()
     assert [row["score"] for row in table(found)] == [72.5, 70.0, None]
+
+
+def test_trials_of_unlike_settings_share_the_columns_of_a_table() -> None:
+    one = TrialResult(name="a", assignments={"seed": "1"}, status="finished", rows=3, score=1.0)
+    other = TrialResult(name="b", assignments={"epochs": "2"}, status="failed", reason="why")
+    assert flat(table([one, other])) == [
+        {
+            **{"name": "a", "status": "finished", "seed": "1", "epochs": "", "rows": 3},
+            **{"score": 1.0, "reason": ""},
+        },
+        {
+            **{"name": "b", "status": "failed", "seed": "", "epochs": "2", "rows": 0},
+            **{"score": "", "reason": "why"},
+        },
+    ]
 
 
 def test_pictures_are_drawn_where_they_say_something(tmp_path: Path) -> None:

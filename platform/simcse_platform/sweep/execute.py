@@ -172,7 +172,7 @@ def execute(
                 _end_record(uri, output / result.name)
         rows = table(results)
         folder.write_text(TRIALS_FILE, json.dumps(rows, indent=1))
-        tracker.log_table([_flat(row) for row in rows], TRIALS_FILE)
+        tracker.log_table(flat(rows), TRIALS_FILE)
         repeated = over_seeds(results)
         if repeated:
             _keep_spread(uri, output / repeated[0].trials[0].name, repeated[0])
@@ -224,14 +224,18 @@ def _end_record(uri: str, storage: Path) -> None:
         TrackedRun(uri, run_id, storage / SPOOL_FILE).open().finish("KILLED")
 
 
-def _flat(row: dict[str, Any]) -> dict[str, str | float]:
-    """A row with a column for each setting and each dev score; nothing is an empty text."""
-    cells = {
-        "name": row["name"],
-        "status": row["status"],
-        **row["assignments"],
-        "rows": row["rows"],
-        "score": row["score"],
-        "reason": row["reason"],
-    }
-    return {name: "" if cell is None else cell for name, cell in cells.items()}
+def flat(rows: Sequence[dict[str, Any]]) -> list[dict[str, str | float]]:
+    """A column for each setting that any trial has; nothing is an empty text."""
+    settings = dict.fromkeys(path for row in rows for path in row["assignments"])
+    cells = [
+        {
+            "name": row["name"],
+            "status": row["status"],
+            **{path: row["assignments"].get(path) for path in settings},
+            "rows": row["rows"],
+            "score": row["score"],
+            "reason": row["reason"],
+        }
+        for row in rows
+    ]
+    return [{name: "" if cell is None else cell for name, cell in row.items()} for row in cells]
