@@ -8,11 +8,10 @@ for the demo's.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
+from pipelines.names import look_up
 from simcse.config import EncoderConfig, OptimConfig
-from simcse.errors import UsageError
 from simcse_platform.config import (
     CheckpointConfig,
     DataConfig,
@@ -126,11 +125,7 @@ RECIPES: dict[str, Callable[[], TrainRun]] = {
 
 def find(name: str) -> TrainRun:
     """The recipe of that name. Raises `UsageError` naming the ones there are."""
-    if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"there is no recipe {name!r}: {hint}There are {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    return look_up("recipe", name, RECIPES)()
 
 
 def _unsupervised(model: str, *, learning_rate: float, rows: int) -> TrainRun:

@@ -66,7 +66,7 @@ def report(
     text = page.render(sections.page_of(gathered, written=written))
     write_text(file, text, option="--html")
     say(f"report: {file}")
-    logged = _log(gathered.record, text)
+    logged = _log(gathered.record, text, _artifact(gathered))
     write_json(json_file, _result(found, gathered, file, logged=logged))
 
 
@@ -74,7 +74,16 @@ def _default_file(found: Target) -> Path:
     return Path(PAGE) if found.kind == "model" else found.folder / PAGE
 
 
-def _log(record: Record, text: str) -> bool:
+def _artifact(gathered: Report) -> str:
+    """A version's page lies beside that of the run which trained it, not in its place."""
+    from pipelines.reporting.gathering import ModelReport
+
+    if isinstance(gathered, ModelReport) and (stands := gathered.standing):
+        return f"report-{stands.name}-{stands.version}.html"
+    return PAGE
+
+
+def _log(record: Record, text: str, name: str) -> bool:
     """The page as an artifact of the run, if there is one that the server has."""
     from simcse_platform.errors import TrackingError
     from simcse_platform.tracking.mlflow_tracker import log_text
@@ -85,11 +94,11 @@ def _log(record: Record, text: str) -> bool:
         say(f"no curves and no artifact: {record.unread}")
         return False
     try:
-        log_text(record.uri, record.run_id, text, PAGE)
+        log_text(record.uri, record.run_id, text, name)
     except TrackingError as error:
         say(f"no artifact: {error}")
         return False
-    say(f"artifact {PAGE} of MLflow run {record.run_id}")
+    say(f"artifact {name} of MLflow run {record.run_id}")
     return True
 
 
@@ -115,11 +124,5 @@ def _result(found: Target, gathered: Report, file: Path, *, logged: bool) -> dic
             about.scored.missing,
             about.scored.data_sha256,
         ),
-        "neighbours": [
-            {
-                "query": example.query,
-                "neighbours": [neighbour._asdict() for neighbour in example.neighbours],
-            }
-            for example in (about.scored.examples if about else ())
-        ],
+        "neighbours": [example.as_json() for example in (about.scored.examples if about else ())],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +12,7 @@ import typer
 
 from pipelines import settings
 from pipelines.console import JsonFile, say, write_json
-from simcse.errors import UsageError
+from simcse.errors import SimcseError, UsageError
 
 if TYPE_CHECKING:
     from pipelines.paper.rows import Comparison
@@ -31,7 +32,7 @@ def reproduce(
     scale: Annotated[
         Literal["paper", "small"],
         typer.Option(
-            help="paper: the paper's settings. small: 1,920 rows a model, for a machine without a "
+            help="paper: the paper's settings. small: 2,048 rows a model, for a machine without a "
             "GPU, on the demo's encoder and text where no others are named."
         ),
     ] = "paper",
@@ -40,6 +41,12 @@ def reproduce(
         typer.Option(metavar="MODEL", help="Folder or hub id; default: bert-base-uncased."),
     ] = None,
     corpus: settings.Corpus = None,
+    documents: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="Sentences in the order of their documents, for next sentences."
+        ),
+    ] = None,
     nli: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="NLI pairs: label, premise, hypothesis."),
@@ -83,56 +90,73 @@ def reproduce(
     """
     from pipelines.paper import results, rows, runs
     from pipelines.paper.measures import Bench, draw
-    from pipelines.paper.models import TrainedModels
+    from pipelines.paper.models import RowModels
     from pipelines.paper.texts import GivenTexts, TrainingTexts
-    from pipelines.train import load_dev_sets
+    from pipelines.train import check_output, load_dev_sets
+    from simcse.encoder import check_config
     from simcse_platform import runtime
     from simcse_platform.run import PREPARED_FOLDER
 
+    chosen, output = assignments or [], output.expanduser().absolute()
     comparison = rows.find(name)
     named = _named_models(comparison, models or [])
     folder = settings.evaluation_data(data)
-    base = runs.base_run(scale, encoder, corpus, folder, tracking, assignments or [])
+    user = runs.user_run(comparison, scale, encoder, corpus, folder, tracking, chosen)
     given = GivenTexts(
-        sentences=base.run.data.corpus,
+        documents=_absolute(documents),
         nli=_absolute(nli),
         triplets=_absolute(triplets),
         paraphrases=_absolute(paraphrases),
         captions=_absolute(captions),
     )
-    texts = TrainingTexts(given, base.run.encoder, output.resolve() / PREPARED_FOLDER, say)
+    texts = TrainingTexts(user.data, given, user.encoder, output / PREPARED_FOLDER, say)
     bench = Bench(
         comparison.measure,
-        dev_sets=load_dev_sets(base.run),
+        dev_sets=load_dev_sets(user),
         data=folder,
         captions=lambda: texts.captions(runs.CAPTIONS[scale]),
     )
+    check_config(user.encoder)
+    check_output(output)
     with runtime.connect(address):
-        planned = runs.plan_rows(comparison, scale, base.run, texts, assignments or [])
-        finished = _train(base, planned, seeds, name=sweep, output=output, address=address)
-    models_of = TrainedModels(scale, base.run, texts, named, planned, finished, output, tracking)
-    outcomes = [models_of.outcome(row, bench) for row in comparison.rows]
-    result = results.result_of(comparison, scale, base.run, outcomes, bench)
+        planned = runs.plan_rows(comparison, scale, user, texts, chosen, leave_out=named)
+        made = RowModels(scale, texts, named, planned, None, bench, output, tracking)
+        for label in named:
+            # What cannot be loaded is found before hours of training.
+            made.load(label)
+        finished = _train(name, planned, seeds, sweep, output, address)
+        made = replace(made, finished=finished)
+        outcomes = [made.outcome(row) for row in comparison.rows]
+    result = results.result_of(comparison, scale, user, chosen, given, outcomes, bench)
     results.show(result)
-    results.record(finished, result, draw(comparison, outcomes))
     write_json(json_file, result)
+    if finished is not None:
+        results.record(finished, result, draw(comparison, outcomes))
+    if failed := [outcome.row.label for outcome in outcomes if outcome.failure]:
+        raise SimcseError(f"{len(failed)} row(s) failed, the lines above say why: {failed[0]}, ...")
 
 
 def _train(
-    base: settings.Resolved,
+    name: str,
     planned: PlannedRows,
     seeds: int,
-    *,
-    name: str | None,
+    sweep: str | None,
     output: Path,
     address: str | None,
-) -> FinishedSweep:
+) -> FinishedSweep | None:
+    """All rows that differ, as one sweep."""
     from pipelines.tune import run_sweep
     from simcse_platform.sweep.sweep import SearchPlan
 
-    points = {json.dumps(point): point for point in planned.points.values()}
-    plan = SearchPlan(sampler="listed", points=tuple(points.values()), seeds=seeds)
-    return run_sweep(base, {}, plan, name=name, output=output, address=address)
+    if not planned.points:
+        return None
+    labels: dict[str, list[str]] = {}
+    for label, point in planned.points.items():
+        labels.setdefault(json.dumps(point), []).append(label)
+    points = {" / ".join(rows): json.loads(point) for point, rows in labels.items()}
+    plan = SearchPlan(sampler="listed", points=points, seeds=seeds)
+    base = settings.Resolved(planned.base, f"reproduce-{name}")
+    return run_sweep(base, {}, plan, name=sweep, output=output, address=address)
 
 
 def _named_models(comparison: Comparison, models: Sequence[str]) -> dict[str, str]:
@@ -140,13 +164,15 @@ def _named_models(comparison: Comparison, models: Sequence[str]) -> dict[str, st
     labels = [row.label for row in comparison.rows]
     named = {}
     for text in models:
-        label, equals, model = text.rpartition("=")
-        if not (equals and model and label in labels):
+        # Labels and paths may hold an equals sign themselves.
+        fitting = [label for label in labels if text.startswith(f"{label}=")]
+        label = max(fitting, key=len, default=None)
+        if label is None or text == f"{label}=":
             raise UsageError(
                 f"--model {text!r} names no row of {comparison.name}: write ROW=MODEL, ROW being "
                 f"one of {'; '.join(labels)}"
             )
-        named[label] = settings.model_source(model)
+        named[label] = settings.model_source(text[len(label) + 1 :])
     return named
 
 

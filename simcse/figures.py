@@ -22,6 +22,8 @@ History = Sequence[tuple[int, float]]
 """Step and value, in the order of steps."""
 
 _NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+_ARROWS = 30
+"""Along one path, at most."""
 _ALIGNMENT, _UNIFORMITY = "alignment (lower is better)", "uniformity (lower is better)"
 
 
@@ -78,7 +80,8 @@ def trajectories(paths: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     for shade, (name, path) in zip(_shades(len(paths)), paths.items(), strict=True):
         points = np.array(path)
         axes.plot(points[:, 0], points[:, 1], marker="o", markersize=3, color=shade, label=name)
-        for start, end in pairwise(points):
+        # Many arrows are a blot, and each takes longer than the whole line.
+        for start, end in pairwise(points[:: 1 + len(points) // _ARROWS]):
             axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->", "color": shade})
     return _in_the_plane(figure, axes)
 
@@ -138,7 +141,8 @@ def _in_the_plane(figure: Figure, axes: Axes) -> Figure:
     axes.set(xlabel=_UNIFORMITY, ylabel=_ALIGNMENT)
     axes.grid(visible=True, alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+        # The best place is searched for among all points, which takes minutes for many.
+        axes.legend(loc="upper right")
     return figure
 
 

@@ -28,6 +28,7 @@ from simcse.evaluation import (
     TRANSFER_SUITE,
     Embedder,
     EmbeddingTable,
+    EvaluationSet,
     LoadedSets,
     Mode,
     Scores,
@@ -45,7 +46,7 @@ _PLANE = ("uniformity", "alignment")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Finding:
     """What one model gives a row."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -61,10 +62,14 @@ class Outcome:
     """A row with what was found for it."""
 
     row: Row
-    models: Sequence[Measured] = ()
+    found: Sequence[Finding] = ()
     """One a seed, the best by dev first."""
     note: str = ""
-    """Why there is none."""
+    """Why there is none, or what to know of it."""
+    failure: str = ""
+    """Why a model could not be trained or measured."""
+    runs: Sequence[str] = ()
+    """Names of the runs that trained its models."""
 
     def mean(self) -> dict[str, float]:
         """By column, over seeds."""
@@ -72,13 +77,18 @@ class Outcome:
 
     def deviation(self) -> dict[str, float]:
         """Sample standard deviation by column, where there are several seeds."""
-        if len(self.models) < 2:
+        if len(self.found) < 2:
             return {}
         return {name: float(np.std(v, ddof=1)) for name, v in self._by_column().items()}
 
     def _by_column(self) -> dict[str, list[float]]:
-        columns = self.models[0].numbers if self.models else {}
-        return {name: [model.numbers[name] for model in self.models] for name in columns}
+        """Columns that every seed has."""
+        columns = self.found[0].numbers if self.found else {}
+        return {
+            name: [one.numbers[name] for one in self.found]
+            for name in columns
+            if all(name in one.numbers for one in self.found)
+        }
 
 
 class Bench:
@@ -95,7 +105,7 @@ class Bench:
         def load(task: str, mode: Mode) -> LoadedSets:
             return evaluation_sets.load([task], data=data, mode=mode)
 
-        self._measure = measure
+        self.kind = measure
         match measure:
             case "dev" | "path":
                 self._loaded = [dev_sets]
@@ -119,22 +129,29 @@ class Bench:
     def data_sha256(self) -> dict[str, str]:
         return {name: digest for loaded in self._loaded for name, digest in loaded.sha256.items()}
 
-    def measure(self, embedder: Embedder, row: Row) -> Measured:
+    @property
+    def sets(self) -> list[EvaluationSet]:
+        return [found for loaded in self._loaded for found in loaded.sets]
+
+    def measure(self, embedder: Embedder, row: Row) -> Finding:
         """What the comparison shows of a model."""
-        if self._measure == "neighbours":
+        if self.kind == "neighbours":
             # Queries are captions themselves, as in the paper.
             table = EmbeddingTable(self._captions, embedder.encode(self._captions))
-            found = nearest(table, queries=_QUERIES, count=_NEIGHBOURS, among=len(self._captions))
-            return Measured(neighbours=found)
-        sets = [found for loaded in self._loaded for found in loaded.sets]
-        scores = score(embedder, sets, label=row.label).scores
-        geometry = cast(GeometryNumbers, scores[GEOMETRY].numbers) if GEOMETRY in scores else None
-        return Measured(self._numbers(scores, geometry, row.aggregation), geometry)
+            among = len(self._captions)
+            return Finding(
+                neighbours=nearest(table, queries=_QUERIES, count=_NEIGHBOURS, among=among)
+            )
+        return self.read(self.score(embedder, row), row)
 
-    @property
-    def shows_dev_alone(self) -> bool:
-        """Whether the scores that a run has of its best step are all there is to see."""
-        return self._measure in ("dev", "path")
+    def score(self, embedder: Embedder, row: Row) -> Mapping[str, Scores]:
+        """A model's scores on all sets."""
+        return score(embedder, self.sets, label=row.label).scores
+
+    def read(self, scores: Mapping[str, Scores], row: Row) -> Finding:
+        """What the comparison shows of scores."""
+        geometry = cast(GeometryNumbers, scores[GEOMETRY].numbers) if GEOMETRY in scores else None
+        return Finding(self._numbers(scores, geometry, row.aggregation), geometry)
 
     def of_dev(self, score: float) -> dict[str, float]:
         """A mean dev score under the name of its column."""
@@ -149,7 +166,7 @@ class Bench:
     ) -> dict[str, float]:
         sts = {n: _aggregated(scores[n], aggregation) for n in STS_SUITE if n in scores}
         transfer = {n: scores[n].headline for n in TRANSFER_SUITE if n in scores}
-        match self._measure:
+        match self.kind:
             case "dev" | "path":
                 return self.of_dev(fmean(scores[name].headline for name in self._dev))
             case "sts":
@@ -166,13 +183,13 @@ class Bench:
                 raise AssertionError
 
 
-def of_path(dev: Mapping[str, float], path: Sequence[tuple[float, float]]) -> Measured:
+def of_path(dev: Mapping[str, float], path: Sequence[tuple[float, float]]) -> Finding:
     """A run by its best dev score and where its way through the plane began and ended."""
     numbers = dict(dev)
     if path:
         for place, point in (("start", path[0]), ("end", path[-1])):
             numbers |= {f"{n} {place}": value for n, value in zip(_PLANE, point, strict=True)}
-    return Measured(numbers, path=path)
+    return Finding(numbers, path=path)
 
 
 def _aggregated(scores: Scores, aggregation: Aggregation) -> float:
@@ -196,26 +213,26 @@ def _uniformity_and_alignment(geometry: GeometryNumbers) -> dict[str, float]:
 
 
 def draw(comparison: Comparison, outcomes: Sequence[Outcome]) -> dict[str, Figure]:
-    """The paper's picture of the first seed of each row, for comparisons that are a figure."""
-    first = {outcome.row.label: outcome.models[0] for outcome in outcomes if outcome.models}
-    if not first:
-        return {}
-    lie = {label: model.geometry for label, model in first.items() if model.geometry}
+    """The paper's picture of the best seed of each row that has what it shows."""
+    first = {outcome.row.label: outcome.found[0] for outcome in outcomes if outcome.found}
+    paths = {label: one.path for label, one in first.items() if one.path}
+    lie = {label: one.geometry for label, one in first.items() if one.geometry is not None}
     match comparison.name:
-        case "figure2":
-            return {"figure2": figures.trajectories({n: m.path for n, m in first.items()})}
-        case "figure3":
+        case "figure2" if paths:
+            return {"figure2": figures.trajectories(paths)}
+        case "figure3" if lie:
             places = {label: _place(first[label].numbers) for label in lie}
             return {"figure3": figures.models_in_the_plane(places)}
-        case "figureF":
+        case "figureF" if lie:
             values = {label: found["spectrum"]["singular_values"] for label, found in lie.items()}
             return {"figureF": figures.spectra(values)}
-        case "figureG":
+        case "figureG" if lie:
             cosines = {label: found["cosines"] for label, found in lie.items()}
             return {"figureG": figures.cosine_histograms(cosines)}
     return {}
 
 
 def _place(numbers: Mapping[str, float]) -> figures.PlacedModel:
-    score = next((value for name, value in numbers.items() if name not in _PLANE), float("nan"))
+    """Its score is the one number beside those of the plane, where STS sets were at hand."""
+    [score] = [value for name, value in numbers.items() if name not in _PLANE] or [float("nan")]
     return figures.PlacedModel(numbers["uniformity"], numbers["alignment"], score)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from pipelines.console import console, say
 from pipelines.paper.measures import Bench, Outcome
 from pipelines.paper.rows import Comparison
 from pipelines.paper.runs import Scale
+from pipelines.paper.texts import GivenTexts
+from simcse.evaluation import missing_lines
 from simcse.figures import save_png
 from simcse_platform.config import TrainRun
 from simcse_platform.storage import write_atomically
 from simcse_platform.sweep.execute import FinishedSweep
+from simcse_platform.sweep.trial import TRACKING_PATIENCE_S
+from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files
 
 _COMPARISON_FOLDER = "comparison"
@@ -26,7 +31,9 @@ _COMPARISON_FOLDER = "comparison"
 def result_of(
     comparison: Comparison,
     scale: Scale,
-    base: TrainRun,
+    user: TrainRun,
+    assignments: Sequence[str],
+    given: GivenTexts,
     outcomes: Sequence[Outcome],
     bench: Bench,
 ) -> dict[str, Any]:
@@ -35,22 +42,22 @@ def result_of(
         "name": comparison.name,
         "title": comparison.title,
         "scale": scale,
-        "encoder": base.encoder.model,
-        "corpus": list(base.data.corpus),
+        "encoder": user.encoder.model,
+        "settings": list(assignments),
+        "texts": {"sentences": list(user.data.corpus), **asdict(given)},
         "rows": [
             {
                 "row": outcome.row.label,
                 "published": dict(outcome.row.published),
                 "ours": outcome.mean(),
                 "deviation": outcome.deviation(),
-                "seeds": len(outcome.models),
+                "seeds": len(outcome.found),
+                "runs": list(outcome.runs),
                 "note": outcome.note,
+                "failure": outcome.failure,
                 "neighbours": [
-                    {
-                        "query": example.query,
-                        "neighbours": [found._asdict() for found in example.neighbours],
-                    }
-                    for example in (outcome.models[0].neighbours if outcome.models else ())
+                    example.as_json()
+                    for example in (outcome.found[0].neighbours if outcome.found else ())
                 ],
             }
             for outcome in outcomes
@@ -64,8 +71,7 @@ def show(result: Mapping[str, Any]) -> None:
     """The paper's numbers above ours, row by row, and what is not at hand."""
     rows = result["rows"]
     columns = list(dict.fromkeys(c for row in rows for c in (*row["published"], *row["ours"])))
-    how = "the paper's settings" if result["scale"] == "paper" else "scaled down, not the paper's"
-    say(f"{result['title']}; ours: {how}, on {Path(result['encoder']).name or result['encoder']}")
+    say(f"{result['title']}; ours: {_settings(result)}")
     table = Table("row", "", *columns)
     for row in rows:
         if row["published"]:
@@ -81,14 +87,25 @@ def show(result: Mapping[str, Any]) -> None:
             say(f"{row['row']}: {example['query']}")
             for place, found in enumerate(example["neighbours"], start=1):
                 say(f"  #{place} {found['cosine']:.3f} {found['sentence']}")
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row["note"]:
-            reasons.setdefault(row["note"], []).append(row["row"])
-    for name, why in result["missing"].items():
-        reasons.setdefault(why, []).append(name)
-    for reason, names in reasons.items():
-        say(f"not at hand, {', '.join(names)}: {reason}")
+    for line in missing_lines(result["missing"]):
+        say(line)
+    for kind in ("note", "failure"):
+        labels: dict[str, list[str]] = {}
+        for row in rows:
+            if row[kind]:
+                labels.setdefault(row[kind], []).append(row["row"])
+        for reason, names in labels.items():
+            say(f"{'failed: ' if kind == 'failure' else ''}{'; '.join(names)}: {reason}")
+
+
+def _settings(result: Mapping[str, Any]) -> str:
+    """By which settings, on which encoder."""
+    how = "the paper's settings" if result["scale"] == "paper" else "scaled down, not the paper's"
+    but = f", and {', '.join(result['settings'])}" if result["settings"] else ""
+    encoder = Path(result["encoder"])
+    # The name of a folder may be no more than `model`.
+    name = "/".join(encoder.parts[-2:]) if encoder.is_absolute() else result["encoder"]
+    return f"{how}{but}, on {name}"
 
 
 def _cell(value: float | None, deviation: float | None = None) -> str:
@@ -98,9 +115,10 @@ def _cell(value: float | None, deviation: float | None = None) -> str:
 
 
 def record(finished: FinishedSweep, result: Mapping[str, Any], drawn: Mapping[str, Figure]) -> None:
-    """The comparison beside the sweep and with its MLflow run."""
+    """The comparison beside the sweep and with its MLflow run. Raises `TrackingError`."""
     folder = finished.folder.path / _COMPARISON_FOLDER
     write_atomically(folder / f"{result['name']}.json", json.dumps(result, indent=1))
     save_png(drawn, folder)
+    check_server(finished.tracking_uri, patience_s=TRACKING_PATIENCE_S)
     log_files(finished.tracking_uri, finished.run_id, folder)
     say(f"recorded in {folder} and with the MLflow run {finished.run_id}")

@@ -1,25 +1,26 @@
 """The paper's comparisons: what each row is and what was published for it.
 
-A row says how its model comes about; `pipelines.reproduce` carries that out. "STS-B dev" is
-Spearman's correlation x 100 on STS-B's development split.
+A row says how its model comes about, for `runs` and `models` to carry out. Rows of BERT-base are
+made of whatever encoder the user names. "STS-B dev" is Spearman's correlation x 100 on STS-B's
+development split.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from pipelines.names import look_up
 from pipelines.paper.published import (
     AVERAGE,
     PUBLISHED_AGGREGATIONS,
     PUBLISHED_STS,
     PUBLISHED_TRANSFER,
 )
+from pipelines.spaces import GRID_BATCHES, GRID_RATES
 from simcse.config import Pooling
-from simcse.errors import UsageError
 
 Text = Literal[
     "sentences",
@@ -33,7 +34,7 @@ Text = Literal[
     "triplets",
     "triplets-neutral",
 ]
-"""What a row is trained on; documents are sentences in their order."""
+"""What a row is trained on; documents are sentences in the order they were written in."""
 Measure = Literal["dev", "sts", "transfer", "dev and transfer", "path", "geometry", "neighbours"]
 """What is measured of every row: the dev score, test scores, the way through the plane of
 uniformity and alignment, how vectors lie, or what a search finds."""
@@ -52,7 +53,7 @@ class Trained:
     """What differs from the recipe, as `--set` has it."""
     text: Text = "sentences"
     sampled: bool = False
-    """Trained on as many pairs as the smallest dataset of the comparison has (table 4)."""
+    """Trained on as many pairs as there are paraphrases, the paper's smallest dataset (table 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Untrained:
 
     pooling: Pooling
     whitened: bool = False
-    """With a whitening fitted to the sentences that are trained on."""
+    """With a whitening fitted to NLI sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,7 @@ class Comparison:
 
 def find(name: str) -> Comparison:
     """The comparison of that name. Raises `UsageError` naming the ones there are."""
-    if name not in COMPARISONS:
-        near = difflib.get_close_matches(name, COMPARISONS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(
-            f"there is no comparison {name!r}: {hint}There are {', '.join(COMPARISONS)}"
-        )
-    return COMPARISONS[name]
+    return look_up("comparison", name, COMPARISONS)
 
 
 def _unsupervised(*settings: str, text: Text = "sentences") -> Trained:
@@ -287,17 +282,16 @@ def _distributions() -> Iterator[Row]:
 
 def _batch() -> Iterator[Row]:
     """The grid of appendix A for BERT-base; only what it chose has a published score."""
-    for rows, rate in product((64, 128, 256, 512), ("1e-5", "3e-5", "5e-5")):
+    for rows, rate in product(GRID_BATCHES, GRID_RATES):
         source = _unsupervised(f"global_batch_size={rows}", f"optim.learning_rate={rate}")
-        yield _dev(
-            f"batch {rows}, rate {rate}", source, 82.5 if (rows, rate) == (64, "3e-5") else None
-        )
+        score = 82.5 if (rows, rate) == ("64", "3e-5") else None
+        yield _dev(f"batch {rows}, rate {rate}", source, score)
 
 
 _MLM = "objective.masked_language_weight=0.1"
 _TRANSFER: Mapping[str, Source] = {
     "BERT-base (avg.)": Untrained("avg"),
-    "BERT-base ([CLS])": Untrained("cls"),
+    "BERT-base ([CLS])": Untrained("cls_before_pooler"),
     "SimCSE-BERT-base, unsupervised": _unsupervised(),
     "SimCSE-BERT-base, unsupervised, MLM": _unsupervised(_MLM),
     "SimCSE-BERT-base, supervised": _supervised(),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipelines.paper.rows import Source, Text, Trained
+from pipelines.paper.rows import Text, Trained
 from simcse.config import EncoderConfig
-from simcse.errors import DataError, SimcseError, UsageError
+from simcse.errors import DataError, UsageError
 from simcse_platform.config import DataConfig
 from simcse_platform.ingest.cleaning import RowOptions
 from simcse_platform.ingest.manifest import is_prepared, read_manifest
@@ -43,7 +43,8 @@ class NotAtHandError(UsageError):
 class GivenTexts:
     """The user's files, each as `prepare` takes them; empty is none."""
 
-    sentences: tuple[str, ...]
+    documents: tuple[str, ...] = ()
+    """Sentences in the order they were written in, for rows that pair a sentence with the next."""
     nli: tuple[str, ...] = ()
     """Labelled pairs: label, premise, hypothesis."""
     triplets: tuple[str, ...] = ()
@@ -57,62 +58,71 @@ class GivenTexts:
 class TrainingTexts:
     """Datasets by what a row asks for, prepared once into a folder named by their content.
 
-    Ray must be connected where something has to be prepared. Raises the errors of `prepare`.
+    `data` is the user's corpus of sentences and how text is read. Ray must be connected where
+    something has to be prepared. Raises the errors of `prepare`.
     """
 
     def __init__(
         self,
+        data: DataConfig,
         given: GivenTexts,
         encoder: EncoderConfig,
         folder: Path,
         say: Callable[[str], None],
     ) -> None:
+        self._data = data
         self._given = given
         self._encoder = encoder
         self._folder = folder
         self._say = say
 
-    def settings(self, source: Trained, smallest: int | None) -> tuple[str, ...]:
-        """The corpus of a row as `--set` has it, cut to `smallest` pairs if the row is sampled.
+    def settings(self, source: Trained, sample: int | None) -> tuple[str, ...]:
+        """The corpus of a row as `--set` has it; a sampled row has `sample` pairs.
 
         Raises `NotAtHandError`.
         """
         if source.text == "sentences":
-            return (_corpus(self._given.sentences),)
+            return ()
         if source.text == "documents":
-            return (_corpus([str(self._documents())]),)
+            return (*_corpus(self._documents()), "data.columns=null")
         made = self._pairs(source.text)
         columns = made.manifest.columns
         # Triplets that were given are the entailment pairs as well, without their last column.
         wanted = columns[:2] if source.text == "entailment" else columns
-        if source.sampled and smallest is not None and smallest < made.manifest.rows:
-            made = self._pairs(source.text, sample=smallest)
-        return (_corpus([str(made.folder)]), f"data.columns={json.dumps(wanted)}")
+        if source.sampled:
+            if sample is None:
+                raise NotAtHandError("a sample is as large as the paraphrases: give --paraphrases")
+            if made.manifest.rows < sample:
+                raise NotAtHandError(
+                    f"a sample has {sample} pairs, as there are paraphrases, and this dataset has "
+                    f"{made.manifest.rows}"
+                )
+            if made.manifest.rows > sample:
+                made = self._pairs(source.text, sample=sample)
+        return (*_corpus(made.folder), f"data.columns={json.dumps(wanted)}")
 
-    def smallest(self, sources: Iterable[Source]) -> int | None:
-        """Rows of the smallest dataset at hand of those that rows take a sample of."""
-        found = []
-        for source in sources:
-            if isinstance(source, Trained) and source.sampled:
-                try:
-                    found.append(self._pairs(source.text).manifest.rows)
-                except SimcseError:
-                    # The row itself says why.
-                    continue
-        return min(found, default=None)
+    def sample_size(self) -> int | None:
+        """Pairs of a sample, as many as there are paraphrases; None without any."""
+        return self._pairs("paraphrases").manifest.rows if self._given.paraphrases else None
 
-    def sentences(self, count: int) -> list[str]:
-        """The first so many sentences that models are trained on, without repetitions."""
-        data = DataConfig(corpus=self._given.sentences)
+    def whitening(self, count: int) -> tuple[list[str], bool]:
+        """So many sentences to fit a whitening to, and whether they are of NLI.
+
+        The paper takes those of NLI; without any at hand they are the corpus's.
+        """
+        data = self._data
+        if of_nli := bool(self._given.nli or self._given.triplets):
+            made = self._pairs("all-nli" if self._given.nli else "triplets")
+            data = DataConfig(corpus=(str(made.folder),))
         corpus = open_corpus(data, self._encoder, self._folder, self._say)
-        column = corpus.columns[0]
         texts = (
             text
             for file in corpus.files
-            for batch in pq.ParquetFile(file).iter_batches(columns=[column])
-            for text in batch.column(0).to_pylist()
+            for batch in pq.ParquetFile(file).iter_batches(columns=list(corpus.columns))
+            for row in batch.to_pylist()
+            for text in row.values()
         )
-        return list(islice(dict.fromkeys(texts), count))
+        return list(islice(dict.fromkeys(texts), count)), of_nli
 
     def captions(self, count: int) -> list[str]:
         """The first so many different captions. Raises `NotAtHandError`."""
@@ -123,7 +133,9 @@ class TrainingTexts:
         return list(islice(texts, count))
 
     def _documents(self) -> Path:
-        sources = self._given.sentences
+        sources = self._given.documents
+        if not sources:
+            raise NotAtHandError("no text in the order it was written in: give --documents")
         if len(sources) == 1 and is_prepared(folder := Path(sources[0])):
             if not read_manifest(folder).keep_order:
                 raise NotAtHandError(
@@ -134,12 +146,10 @@ class TrainingTexts:
         return self._prepare(sources, "documents", RowOptions(keep_order=True)).folder
 
     def _pairs(self, text: Text, sample: int | None = None) -> PrepareResult:
-        options = RowOptions(
-            build=_BUILDS[text], sample=sample, seed=_SEED if sample is not None else 0
-        )
+        seed = _SEED if sample is not None else 0
         given = self._given
         if text in ("entailment", "triplets") and given.triplets:
-            plain = RowOptions(sample=sample, seed=_SEED if sample is not None else 0)
+            plain = RowOptions(sample=sample, seed=seed)
             made = self._prepare(given.triplets, "triplets", plain)
             if len(made.manifest.columns) != 3:
                 raise DataError(
@@ -152,6 +162,7 @@ class TrainingTexts:
         sources = of_kind.get(text, given.nli)
         if not sources:
             raise _lacking(text)
+        options = RowOptions(build=_BUILDS[text], sample=sample, seed=seed)
         return self._prepare(sources, text, options)
 
     def _prepare(self, sources: Sequence[str], name: str, options: RowOptions) -> PrepareResult:
@@ -161,7 +172,8 @@ class TrainingTexts:
             max_length=self._encoder.max_length,
             options=options,
         )
-        made = make(planned, self._folder / f"{name}-{planned.key[:16]}")
+        folder = self._folder / f"{name}-{planned.key[:16]}"
+        made = make(planned, folder, max_bad_share=self._data.max_bad_share)
         if made.created:
             self._say(f"{name}: {made.manifest.rows} rows prepared in {made.folder}")
         return made
@@ -174,5 +186,5 @@ def _lacking(text: Text) -> NotAtHandError:
     return NotAtHandError(f"no NLI data: give --nli{either}")
 
 
-def _corpus(paths: Sequence[str]) -> str:
-    return f"data.corpus={json.dumps(list(paths))}"
+def _corpus(folder: Path) -> tuple[str]:
+    return (f"data.corpus={json.dumps([str(folder)])}",)

@@ -101,7 +101,7 @@ class RunReport:
 class ModelReport:
     name: str
     record: Record
-    """Of the run that registered it."""
+    """Of the run that trained it, or was made to register it."""
     scored: Scored
     description: ModelDescription | None
     standing: Standing | None

@@ -20,6 +20,7 @@ from simcse.config import (
     ViewsConfig,
 )
 from simcse.errors import UsageError
+from simcse_platform.tracking.location import without_password
 
 S = TypeVar("S", bound=Settings)
 
@@ -247,6 +248,12 @@ def read_settings(kind: type[S], path: Path) -> S:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise UsageError(f"{path}: {_first_fault(kind, error)}") from None
+
+
+def shown(run: TrainRun) -> TrainRun:
+    """The run as it is kept and shown: without a password in the tracking server's URI."""
+    uri = run.tracking.uri and without_password(run.tracking.uri)
+    return run.model_copy(update={"tracking": run.tracking.model_copy(update={"uri": uri})})
 
 
 def to_yaml(run: TrainRun) -> str:

@@ -18,7 +18,7 @@ from simcse.evaluation import EvaluationSet
 from simcse.figures import save_png
 from simcse.views import FOLLOWING, WORDNET, load_synonyms
 from simcse_platform import provenance
-from simcse_platform.config import TrainRun, flatten, load, to_yaml
+from simcse_platform.config import TrainRun, flatten, load, shown, to_yaml
 from simcse_platform.ingest.source import Corpus, open_corpus, text_columns
 from simcse_platform.run_figures import FIGURES_FOLDER, run_figures
 from simcse_platform.runtime import Resources
@@ -144,11 +144,12 @@ def execute(
     if (done := checkpoint.next_step(folder)) > 0:
         say(f"going on with run {folder.name} from step {done} of {planned}")
     _bind_corpus(folder, corpus, run.views.synonyms)
-    folder.write_text(SETTINGS_FILE, to_yaml(run))
+    kept = shown(run)
+    folder.write_text(SETTINGS_FILE, to_yaml(kept))
     record = _start_record(uri, run, folder, corpus, parent_run_id)
     tracker = record.open()
-    tracker.log_params(flatten(run))
-    tracker.log_text(to_yaml(run), SETTINGS_FILE)
+    tracker.log_params(flatten(kept))
+    tracker.log_text(to_yaml(kept), SETTINGS_FILE)
     tracker.flush()
     with ended_with(tracker):
         with watch(planned) as show:
@@ -159,7 +160,7 @@ def execute(
                 folder,
                 record,
                 placement=placement,
-                lineage=_lineage(run, corpus, record.run_id),
+                lineage=_lineage(kept, corpus, record.run_id),
                 show=show,
             )
         summary = result.summary(run_id=record.run_id, model=folder.path / BEST)

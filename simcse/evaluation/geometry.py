@@ -95,12 +95,15 @@ def describe(pairs: Pairs, vectors: EmbeddingTable) -> GeometryNumbers:
 
 
 def graded_pairs(sets: Iterable[EvaluationSet]) -> Pairs | None:
-    """The pairs of the first set of one subset with grades from 0 to 5, which `describe` takes."""
-    for found in sets:
-        if isinstance(found, STSSet) and len(found.subsets) == 1:
-            [pairs] = found.subsets.values()
-            if pairs.gold_n.min() >= _GRADES[0] and pairs.gold_n.max() <= _GRADES[-1]:
-                return pairs
+    """The pairs which `describe` takes: those of STS-B, or else of the first set that is like it.
+
+    Such a set has one subset, grades from 0 to 5, and positive pairs by them.
+    """
+    candidates = [found for found in sets if isinstance(found, STSSet) and len(found.subsets) == 1]
+    for found in sorted(candidates, key=lambda found: found.name != "STSBenchmark"):
+        [pairs] = found.subsets.values()
+        if pairs.gold_n.min() >= _GRADES[0] and _POSITIVE_ABOVE < pairs.gold_n.max() <= _GRADES[-1]:
+            return pairs
     return None
 
 

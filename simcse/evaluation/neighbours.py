@@ -26,6 +26,10 @@ class Example(NamedTuple):
     query: str
     neighbours: tuple[Neighbour, ...]
 
+    def as_json(self) -> dict[str, object]:
+        """Query, and neighbours with sentence and cosine."""
+        return {"query": self.query, "neighbours": [found._asdict() for found in self.neighbours]}
+
 
 def nearest(
     vectors: EmbeddingTable, *, queries: int = 5, count: int = 3, among: int = 4000, seed: int = 0

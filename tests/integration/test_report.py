@@ -56,8 +56,8 @@ class Recorded:
         self.sweep = record_sweep(self.output, "sweep", run, space, plan, results)
         self.uri = tracking_uri(None, self.output)
 
-    def artifact(self, run_id: str, folder: Path) -> str:
-        path = MlflowClient(self.uri).download_artifacts(run_id, "report.html", str(folder))
+    def artifact(self, run_id: str, folder: Path, name: str = "report.html") -> str:
+        path = MlflowClient(self.uri).download_artifacts(run_id, name, str(folder))
         return Path(path).read_text()
 
 
@@ -288,7 +288,9 @@ def test_the_page_of_a_registered_version_says_where_it_stands(
     assert "Nobody has tried to promote it." in text
     tags = dict(cells(text, "Tags of the version"))
     assert tags["pooling"] == "avg"
-    assert recorded.artifact(version.run_id, tmp_path) == text
+    assert (
+        recorded.artifact(version.run_id, tmp_path, f"report-{NAME}-{version.version}.html") == text
+    )
 
     def compare(champion: Path | None, challenger: Path) -> Comparison:
         return Comparison(

@@ -155,7 +155,7 @@ def test_a_sweep_is_read_back_from_its_folder(tmp_path: Path) -> None:
     found = read(folder)
     assert (found.base, found.space, found.plan) == (BASE, space, plan)
     assert table(found.results) == table(results())
-    points = ({"seed": "1"}, {"optim.learning_rate": "1e-5"})
+    points = {"one": {"seed": "1"}, "other": {"optim.learning_rate": "1e-5"}}
     listed = SearchPlan(sampler="listed", points=points)
     folder.write_text("sweep.yaml", describe(BASE, {}, listed))
     assert (read(folder).space, read(folder).plan) == ({}, listed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -18,12 +20,12 @@ from simcse.figures import save_png
 from simcse.model_card import SEEDS
 from simcse.model_description import read_description
 from simcse_platform import provenance
-from simcse_platform.config import TrainRun, flatten, from_tree, to_yaml
+from simcse_platform.config import TrainRun, flatten, from_tree, shown, to_yaml
 from simcse_platform.ingest.source import open_corpus
 from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE, corpus_record
 from simcse_platform.run_figures import FIGURES_FOLDER
 from simcse_platform.runtime import Resources
-from simcse_platform.storage import RunFolder, write_atomically
+from simcse_platform.storage import RunFolder
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Choice, Dimension, Range, Space
@@ -39,6 +41,7 @@ from simcse_platform.training.worker import BEST
 
 SWEEP_FILE = "sweep.yaml"
 TRIALS_FILE = "trials.json"
+SEEDS_FILE = "seeds.json"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def describe(base: TrainRun, space: Space, plan: SearchPlan) -> str:
             for path, dimension in space.items()
         },
         "plan": {key: value for key, value in asdict(plan).items() if key != "concurrent"},
-        "base": yaml.safe_load(to_yaml(base)),
+        "base": yaml.safe_load(to_yaml(shown(base))),
     }
     return yaml.safe_dump(tree, sort_keys=False)
 
@@ -93,7 +96,7 @@ def read(folder: RunFolder) -> RecordedSweep:
         return RecordedSweep(
             base=from_tree(tree["base"]),
             space={path: _dimension(fields) for path, fields in tree["search"].items()},
-            plan=SearchPlan(**{**tree["plan"], "points": tuple(tree["plan"].get("points", ()))}),
+            plan=SearchPlan(**tree["plan"]),
             results=[TrialResult(**row) for row in rows],
         )
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -153,7 +156,7 @@ def execute(
         corpus=corpus_record(base, corpus),
     )
     tracker = TrackedRun(uri, run_id, spool).open()
-    tracker.log_params(flatten(base))
+    tracker.log_params(flatten(shown(base)))
     tracker.log_text(describe(base, space, plan), SWEEP_FILE)
     tracker.flush()
     setup = TrialSetup(
@@ -175,7 +178,7 @@ def execute(
         tracker.log_table(flat(rows), TRIALS_FILE)
         repeated = over_seeds(results)
         if repeated:
-            _keep_spread(uri, output / repeated[0].trials[0].name, repeated[0])
+            _keep_spread(uri, RunFolder(output / repeated[0].trials[0].name), repeated[0])
             tracker.log_metrics(_summary(repeated[0]), repeated[0].trials[0].rows)
         tracker.flush()
         save_png(sweep_figures(results, space), folder.path / FIGURES_FOLDER)
@@ -196,25 +199,31 @@ def _summary(best: Repeated) -> dict[str, float]:
     return {"best_dev_score": best.score.mean, **(named if len(best.trials) > 1 else {})}
 
 
-def _keep_spread(uri: str, trial: Path, best: Repeated) -> None:
+def _keep_spread(uri: str, trial: RunFolder, best: Repeated) -> None:
     """The best model says what other seeds gave, in its folder and where it is logged."""
     if len(best.trials) < 2:
         return
-    folder = trial / BEST
-    described = read_description(folder)
     spread: dict[str, JsonValue] = {
         "count": len(best.trials),
         "scores": {name: asdict(found) for name, found in best.scores.items()},
     }
-    if described is None or described.lineage.get(SEEDS) == spread:
+    text, kept = json.dumps(spread), trial.path / SEEDS_FILE
+    if kept.exists() and kept.read_text(encoding="utf-8") == text:
         return
-    settings = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
-    SentenceEncoder.load(folder).save(
-        folder, lineage={**described.lineage, SEEDS: spread}, scores=described.scores
-    )
-    write_atomically(folder / SETTINGS_FILE, settings)
-    if (run_id := run_of(trial)) is not None:
+    folder = trial.path / BEST
+    described = read_description(folder)
+    assert described is not None
+    with TemporaryDirectory() as scratch:
+        told = Path(scratch) / BEST
+        SentenceEncoder.load(folder).save(
+            told, lineage={**described.lineage, SEEDS: spread}, scores=described.scores
+        )
+        shutil.copy(folder / SETTINGS_FILE, told)
+        trial.publish(told, BEST)
+    if (run_id := run_of(trial.path)) is not None:
         log_model(uri, run_id, folder)
+    # Last: whoever finds it takes for granted what comes before it.
+    trial.write_text(SEEDS_FILE, text)
 
 
 def _end_record(uri: str, storage: Path) -> None:

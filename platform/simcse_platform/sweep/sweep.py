@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -48,8 +48,8 @@ class SearchPlan:
     sampler: Sampler
     trials: int | None = None
     """Points that are drawn; None for a grid, which has as many as it has."""
-    points: tuple[Mapping[str, str], ...] = ()
-    """Of the sampler `listed`, which takes these and no space."""
+    points: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of the sampler `listed`, which takes these and no space: settings by what they are called."""
     seeds: int = 1
     """Runs at each point, with the base's seed and those that follow it."""
     seed: int = 0
@@ -104,7 +104,7 @@ def run_trials(
     *,
     say: Callable[[str], None],
 ) -> list[TrialResult]:
-    """All trials, each to its end; those that ended in an earlier start of the sweep do not run.
+    """All trials, each to its end; those that finished in an earlier start of the sweep do not run.
 
     Ray must be connected. A trial that fails is a result with its reason. `say` gets a line for
     every dev score and every end; it is pickled.
@@ -119,7 +119,10 @@ def run_trials(
         points = list(_repeated(_points(setup.space, plan), setup.base.seed, plan.seeds))
     param_space = {} if points is None else {POINT: tune.grid_search(points)}
     if tune.Tuner.can_restore(str(path)):
-        tuner = tune.Tuner.restore(str(path), trainable, param_space=param_space)
+        # What failed may have failed for a reason that is gone.
+        tuner = tune.Tuner.restore(
+            str(path), trainable, param_space=param_space, restart_errored=True
+        )
     else:
         tuner = tune.Tuner(
             trainable,
@@ -136,7 +139,7 @@ def run_trials(
                 name=TUNE_FOLDER,
                 storage_path=str(setup.sweep.path),
                 verbose=0,
-                callbacks=[_Narrator(say)],
+                callbacks=[_Narrator(say, plan.points)],
             ),
         )
     results = tuner.fit()
@@ -146,35 +149,42 @@ def run_trials(
 class _Narrator(tune.Callback):
     """Says how trials go on."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], points: Mapping[str, Mapping[str, str]]) -> None:
         self._say = say
+        self._names = {_key(point): name for name, point in points.items()}
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._say(f"{_point_text(trial)}: {result[ROWS]} rows, dev score {result[SCORE]:.2f}")
+        self._say(f"{self._name(trial)}: {result[ROWS]} rows, dev score {result[SCORE]:.2f}")
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{_point_text(trial)}: ended, {self._ended(trials, trial)}")
+        self._say(f"{self._name(trial)}: ended, {_ended(trials, trial)}")
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{_point_text(trial)}: failed, {self._ended(trials, trial)}")
+        self._say(f"{self._name(trial)}: failed, {_ended(trials, trial)}")
 
-    @staticmethod
-    def _ended(trials: Sequence[Trial], last: Trial) -> str:
-        # Tune marks a trial as finished after it says so.
-        ended = sum(trial is last or trial.is_finished() for trial in trials)
-        return f"{ended} of {len(trials)} trials so far"
+    def _name(self, trial: Trial) -> str:
+        point = dict(trial.config.get(POINT) or {})
+        seed = {SEED: point.pop(SEED)} if self._names and SEED in point else {}
+        name = self._names.get(_key(point))
+        shown = [name] if name is not None else []
+        settings = seed if name is not None else point | seed
+        return ", ".join([*shown, *(f"{path}={value}" for path, value in settings.items())])
 
 
-def _point_text(trial: Trial) -> str:
-    point = trial.config.get(POINT) or {}
-    shown = ", ".join(f"{path}={value}" for path, value in point.items())
-    return shown or "the base run"
+def _key(point: Mapping[str, Any]) -> str:
+    return json.dumps(point, sort_keys=True)
+
+
+def _ended(trials: Sequence[Trial], last: Trial) -> str:
+    # Tune marks a trial as finished after it says so.
+    ended = sum(trial is last or trial.is_finished() for trial in trials)
+    return f"{ended} of {len(trials)} trials so far"
 
 
 def _quiet_tune() -> None:
@@ -227,7 +237,7 @@ def _drawn(dimension: Dimension, random: np.random.Generator) -> Any:
 
 def _points(space: Space, plan: SearchPlan) -> Iterable[Mapping[str, Any]]:
     if plan.sampler == "listed":
-        return plan.points
+        return plan.points.values()
     if plan.sampler == "grid":
         return grid(space)
     return draw(space, plan.trials or 1, plan.seed)

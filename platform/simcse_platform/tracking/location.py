@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 from pathlib import Path
 
 from simcse.errors import UsageError
+
+_CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
 def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) -> str:
@@ -30,6 +33,11 @@ def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) ->
             "one: set tracking.uri to an MLflow server that all of them reach"
         )
     return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
+
+
+def without_password(uri: str) -> str:
+    """The URI as it may be shown and kept: without the name and password before an `@`."""
+    return _CREDENTIALS.sub("//", uri)
 
 
 def author() -> str:

@@ -17,6 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 import simcse
 from simcse_platform.tracking.mlflow_session import quiet, session
+from simcse_platform.tracking.mlflow_tracker import MAX_PARAM
 
 if TYPE_CHECKING:
     from simcse_platform.tracking.model_facts import ModelFacts
@@ -57,7 +58,7 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
             name=ENCODER,
             source_run_id=run_id,
             tags={MLFLOW_RUN_NOTE: facts.text, **facts.tags},
-            params=dict(facts.params),
+            params={name: text[:MAX_PARAM] for name, text in facts.params.items()},
             model_type="sentence encoder",
         )
     description = Model(

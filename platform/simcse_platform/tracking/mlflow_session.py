@@ -16,6 +16,7 @@ from mlflow.exceptions import MlflowException
 from requests import HTTPError, RequestException
 
 from simcse_platform.errors import TrackingError, UnansweredError
+from simcse_platform.tracking.location import without_password
 
 _ALWAYS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -106,10 +107,11 @@ def _open_sqlite(uri: str) -> None:
 
 
 def _refusal(uri: str, error: Exception) -> TrackingError:
+    shown = without_password(uri)
     # MLflow raises its own errors on those of the connection, but for model files.
     cause = error if isinstance(error, RequestException) else error.__context__
     if isinstance(cause, RequestException) and not isinstance(cause, HTTPError):
         return UnansweredError(
-            f"tracking server {uri} does not answer: start it, or correct tracking.uri"
+            f"tracking server {shown} does not answer: start it, or correct tracking.uri"
         )
-    return TrackingError(f"tracking server {uri} refuses: {' '.join(str(error).split())[:500]}")
+    return TrackingError(f"tracking server {shown} refuses: {' '.join(str(error).split())[:500]}")

@@ -35,13 +35,13 @@ from mlflow.utils.mlflow_tags import (
 from simcse_platform.errors import TrackingError
 from simcse_platform.provenance import git_commit
 from simcse_platform.storage import write_atomically
-from simcse_platform.tracking.location import author
+from simcse_platform.tracking.location import author, without_password
 from simcse_platform.tracking.mlflow_session import session
 from simcse_platform.tracking.spool import PACE, Pace, Record, Spool, SpooledTracker
 
 logger = logging.getLogger(__name__)
 
-_MAX_PARAM, _MAX_TAG, _MAX_DIGEST, _MAX_LABELS = 6000, 8000, 36, 100
+MAX_PARAM, _MAX_TAG, _MAX_DIGEST, _MAX_LABELS = 6000, 8000, 36, 100
 _NOTE = "mlflow_run.json"
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
@@ -90,7 +90,7 @@ def start_run(
                 client.log_inputs(run_id, [_dataset_input(corpus)])
             # The note last: whoever reads it takes for granted what comes before it.
             Spool(spool).rewind()
-            write_atomically(note, json.dumps({"uri": uri, "run_id": run_id}))
+            write_atomically(note, json.dumps({"uri": without_password(uri), "run_id": run_id}))
         else:
             _set_tags(client, run_id, labels)
         drain(spool, uri, run_id)
@@ -145,7 +145,7 @@ def _remembered(client: MlflowClient, uri: str, note: Path) -> str | None:
     if not note.exists():
         return None
     remembered = json.loads(note.read_text(encoding="utf-8"))
-    if remembered["uri"] != uri:
+    if remembered["uri"] != without_password(uri):
         return None
     try:
         run = client.get_run(remembered["run_id"])
@@ -215,7 +215,8 @@ def _send(uri: str, run_id: str, request: Sequence[Record]) -> None:
             _send(uri, run_id, part)
     except Exception as error:
         # Artifact stores raise what they like, and none of it may stop training.
-        raise TrackingError(f"tracking server {uri}: {type(error).__name__}: {error}") from error
+        where = without_password(uri)
+        raise TrackingError(f"tracking server {where}: {type(error).__name__}: {error}") from error
 
 
 def _shown(record: Record) -> str:
@@ -259,7 +260,7 @@ def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) ->
     MLflow keeps a parameter for ever. One that has another value in a continued run, such as the
     number of workers, becomes the tag `continued.<name>`.
     """
-    params = {name: text[:_MAX_PARAM] for name, text in params.items()}
+    params = {name: text[:MAX_PARAM] for name, text in params.items()}
     known = client.get_run(run_id).data.params
     changed = {
         f"continued.{name}": text for name, text in params.items() if known.get(name, text) != text

@@ -11,7 +11,7 @@ from simcse.encoder import SentenceEncoder
 from simcse.model_description import read_description
 from simcse_platform.config import flatten_tree
 
-_MAX_PARAM, _MAX_CORPUS = 6000, 200
+_MAX_CORPUS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ModelFacts:
         return cls(
             text=_text(tags, params, scores),
             tags=tags,
-            params={name: text[:_MAX_PARAM] for name, text in params.items()},
+            params=params,
             scores=scores,
             step=step if isinstance(step, int) else 0,
         )

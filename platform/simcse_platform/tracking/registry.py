@@ -21,6 +21,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from simcse.errors import UsageError
 from simcse.model_source import locate
 from simcse_platform.errors import RegistryError
+from simcse_platform.tracking.location import without_password
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
 from simcse_platform.tracking.mlflow_session import session
 from simcse_platform.tracking.mlflow_tracker import experiment_id, run_labels
@@ -32,7 +33,6 @@ _ABOUT = (
     "`previous` the one to go back to; `simcse history` lists who decided so, and by which scores."
 )
 _COPIED_FROM = "copied_from"
-_PASSWORD = re.compile(r"//[^/@]*@")
 _NAME = re.compile(r"\w[\w .-]*")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
@@ -97,7 +97,7 @@ def copy_version(
     _check_name(name)
     with session(source) as client:
         original, number = resolve(client, model_uri)
-    origin = f"models:/{original}/{number} of {_PASSWORD.sub('//', source)}"
+    origin = f"models:/{original}/{number} of {without_password(source)}"
     with session(uri) as client:
         for found in client.search_model_versions(f"name = '{name}'"):
             if found.tags.get(_COPIED_FROM) == origin:

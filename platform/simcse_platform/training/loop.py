@@ -19,7 +19,7 @@ from simcse.batch import Batch
 from simcse.config import OptimConfig
 from simcse.errors import ModelError
 from simcse.optim import learning_rate
-from simcse_platform.config import TrainRun
+from simcse_platform.config import TrainRun, shown
 from simcse_platform.errors import TrainingError
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
@@ -233,7 +233,7 @@ class _Keeper:
     def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
         with checkpoint.written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
-            checkpoint.save(self.engine, Path(scratch), progress=progress, run=self.run)
+            checkpoint.save(self.engine, Path(scratch), progress=progress, run=shown(self.run))
             name = checkpoint.checkpoint_name(progress.step, self.attempt)
             self.reporter.save_checkpoint(name, Path(scratch))
 

@@ -25,7 +25,7 @@ from simcse.errors import SimcseError
 from simcse.evaluation import EvaluationSet
 from simcse.objective import build_task
 from simcse_platform import provenance
-from simcse_platform.config import TrainRun, to_yaml
+from simcse_platform.config import TrainRun, shown, to_yaml
 from simcse_platform.errors import ClusterError, PassingError, StalledError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
@@ -211,7 +211,7 @@ class _RayReporter:
         )
 
     def save_best(self, folder: Path) -> None:
-        (folder / "run.yaml").write_text(to_yaml(self._setup.run), encoding="utf-8")
+        (folder / "run.yaml").write_text(to_yaml(shown(self._setup.run)), encoding="utf-8")
         self._setup.folder.publish(folder, BEST)
 
 
