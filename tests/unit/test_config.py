@@ -8,7 +8,16 @@ import pytest
 
 from simcse.config import EncoderConfig, OptimConfig, Settings
 from simcse.errors import UsageError
-from simcse_platform.config import TrainRun, flatten, from_tree, load, override, to_yaml
+from simcse_platform.config import (
+    TrackingConfig,
+    TrainRun,
+    flatten,
+    from_tree,
+    load,
+    override,
+    shown,
+    to_yaml,
+)
 
 RUN = TrainRun(encoder=EncoderConfig(model="some/folder"))
 
@@ -257,3 +266,19 @@ def settings_of(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, 
             yield from settings_of(inner, f"{prefix}{name}.")
         else:
             yield prefix + name, field.description
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        ("http://me:secret@host:5000", "http://host:5000"),
+        ("https://host/path@1", "https://host/path@1"),
+        ("sqlite:///runs/mlflow.db", "sqlite:///runs/mlflow.db"),
+        (None, None),
+    ],
+)
+def test_a_run_is_kept_and_shown_without_a_password(uri: str | None, kept: str | None) -> None:
+    run = TrainRun(encoder=EncoderConfig(model="m"), tracking=TrackingConfig(uri=uri))
+    assert shown(run).tracking.uri == kept
+    assert shown(run).model_copy(update={"tracking": run.tracking}) == run
+    assert "secret" not in to_yaml(shown(run))
