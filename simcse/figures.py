@@ -66,7 +66,7 @@ def curves(histories: Mapping[str, History], *, label: str) -> Figure:
     axes.locator_params("x", integer=True)
     axes.grid(visible=True, alpha=0.3)
     if len(histories) > 1:
-        axes.legend()
+        _legend(axes)
     return figure
 
 
@@ -113,7 +113,7 @@ def spectra(singular_values: Mapping[str, Sequence[float]]) -> Figure:
         axes.plot(range(1, len(values) + 1), values, label=name)
     axes.set(xlabel="direction", ylabel="singular value", ylim=(0, 1.02))
     axes.grid(visible=True, alpha=0.3)
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -141,9 +141,13 @@ def _in_the_plane(figure: Figure, axes: Axes) -> Figure:
     axes.set(xlabel=_UNIFORMITY, ylabel=_ALIGNMENT)
     axes.grid(visible=True, alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        # The best place is searched for among all points, which takes minutes for many.
-        axes.legend(loc="upper right")
+        _legend(axes)
     return figure
+
+
+def _legend(axes: Axes) -> None:
+    # Above the lines: a free place among them is searched for in minutes where there are many.
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
 
 
 def _shades(count: int) -> np.ndarray:
