@@ -20,7 +20,7 @@ from simcse_platform.sweep.space import trial_name
 from simcse_platform.training.worker import Attempt
 from support.mlflow_server import Server
 
-pytestmark = [pytest.mark.ray, pytest.mark.machines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.machines, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 WORDS = ("dog", "cat", "man", "woman", "child", "house", "river", "city", "music", "game")
@@ -75,7 +75,7 @@ class Sweep:
 
     @staticmethod
     def wait_for(happened: Callable[[], bool], running: subprocess.Popen[str]) -> None:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not happened():
             assert running.poll() is None
             assert time.monotonic() < deadline
