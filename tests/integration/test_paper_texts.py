@@ -145,7 +145,7 @@ def test_a_users_share_of_bad_rows_holds_for_every_text(
     bad = tmp_path / "bad.tsv"
     bad.write_bytes(QUESTIONS.encode() + b"1\t\xff\twho\n")
     broken = GivenTexts(paraphrases=(str(bad),))
-    with pytest.raises(DataError, match="unusable"):
+    with pytest.raises(DataError, match=r"1 of 5 rows .* cannot be used"):
         texts(broken, tiny_encoder, tmp_path, []).sample_size()
     assert texts(broken, tiny_encoder, tmp_path, [], max_bad_share=0.5).sample_size() == 3
 
