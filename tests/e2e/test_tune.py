@@ -64,7 +64,7 @@ class Sweep:
 
     def run(self) -> dict[str, Any]:
         process = self.start()
-        output = process.communicate(timeout=600)[0]
+        output = process.communicate(timeout=1500)[0]
         assert process.returncode == 0, output
         assert "Traceback" not in output
         return self.result()
@@ -164,7 +164,7 @@ def test_a_sweep_outlives_its_tracking_server(tiny_encoder: Path, tmp_path: Path
             time.sleep(10)
             assert sweep.attempts(names[1]) == 0
             server.start()
-            output = running.communicate(timeout=600)[0]
+            output = running.communicate(timeout=1500)[0]
         assert running.returncode == 0, output
         point = "objective.temperature=0.05, seed=43: "
         assert f"{point}240 rows, dev score " in output
@@ -232,7 +232,7 @@ def test_a_figure_of_the_paper_is_reproduced_on_any_encoder(
     environment |= {"PYTHONPATH": "platform", "RAY_AUTH_MODE": "disabled"}
     first, done = (
         subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500
         )
         for _ in range(2)
     )
