@@ -115,8 +115,14 @@ def test_the_result_counts_every_step_row_and_score(undisturbed: Outcome) -> Non
     assert summary["best"] == {
         "step": progress.best.step,
         "scores": progress.best.scores,
+        "geometry": progress.best.geometry,
         "model": str(model),
     }
+    # Of the same vectors that the score of that step is of.
+    assert progress.best.geometry is not None
+    measured = undisturbed.shown[progress.best.step]
+    assert progress.best.geometry["alignment"] == measured["dev_alignment"]
+    assert progress.best.geometry["uniformity"] == pytest.approx(measured["dev_uniformity"])
 
 
 def test_each_row_is_trained_on_once_and_by_one_worker(undisturbed: Outcome) -> None:

@@ -49,7 +49,7 @@ def test_the_summary_holds_rates_and_the_last_step_where_there_was_no_dev_set() 
         "peak_rss_mb": 512.0,
         "dev_before": {},
         "dev": {},
-        "best": {"step": 10, "scores": {}, "model": "/runs/a/best"},
+        "best": {"step": 10, "scores": {}, "geometry": None, "model": "/runs/a/best"},
     }
     best = Best(step=5, score=80.0, scores={"dev_stsb_spearman": 80.0})
     scored = WorkerResult(
@@ -57,4 +57,9 @@ def test_the_summary_holds_rates_and_the_last_step_where_there_was_no_dev_set() 
         peak_rss_mb=512.0,
     ).summary(run_id="abc", model=Path("best"))
     assert scored["dev"] == {"dev_stsb_spearman": 79.0}
-    assert scored["best"] == {"step": 5, "scores": {"dev_stsb_spearman": 80.0}, "model": "best"}
+    assert scored["best"] == {
+        "step": 5,
+        "scores": {"dev_stsb_spearman": 80.0},
+        "geometry": None,
+        "model": "best",
+    }
