@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,27 @@ pytestmark = [pytest.mark.ray, pytest.mark.machines, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 WORDS = ("dog", "cat", "man", "woman", "child", "house", "river", "city", "music", "game")
+
+
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "SIMCSE_DATA")},
+    **{"PYTHONPATH": "platform", "RAY_AUTH_MODE": "disabled"},
+}
+
+
+def run_to_its_end(command: Sequence[str]) -> str:
+    """What a command that succeeds says; one that hangs is killed."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 class Sweep:
@@ -52,20 +73,17 @@ class Sweep:
         ]
 
     def start(self) -> subprocess.Popen[str]:
-        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
         return subprocess.Popen(
             self._command,
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": "platform", "RAY_AUTH_MODE": "disabled"},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
     def run(self) -> dict[str, Any]:
-        process = self.start()
-        output = process.communicate(timeout=1500)[0]
-        assert process.returncode == 0, output
+        output = run_to_its_end(self._command)
         assert "Traceback" not in output
         return self.result()
 
@@ -228,20 +246,11 @@ def test_a_figure_of_the_paper_is_reproduced_on_any_encoder(
         *("--set", "max_steps=3", "--set", "dev.tasks=[DemoPairs]"),
         *("--output", str(tmp_path / "runs"), "--json", str(result_file)),
     ]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "SIMCSE_DATA")}
-    environment |= {"PYTHONPATH": "platform", "RAY_AUTH_MODE": "disabled"}
-    first, done = (
-        subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500
-        )
-        for _ in range(2)
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert done.returncode == 0, done.stdout + done.stderr
+    first, again = run_to_its_end(command), run_to_its_end(command)
     assert "ours: scaled down, not the paper's, and max_steps=3, dev.tasks=[DemoPairs], on " in (
-        done.stdout
+        again
     )
-    assert "unsupervised SimCSE: 192 rows, dev score " in first.stdout
+    assert "unsupervised SimCSE: 192 rows, dev score " in first
     result = json.loads(result_file.read_text())
     rows = {row["row"]: row for row in result["rows"]}
     assert list(rows) == ["unsupervised SimCSE", "no dropout", "fixed 0.1", "delete one word"]
