@@ -66,3 +66,13 @@ def test_files_and_svg(tmp_path: Path) -> None:
     figures.save_png({"loss": figures.curves({"loss": [(0, 1.0)]}, label="loss")}, tmp_path / "new")
     content = (tmp_path / "new" / "loss.png").read_bytes()
     assert content.startswith(b"\x89PNG")
+
+
+def test_no_legend_looks_for_a_free_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: object) -> None:
+        raise AssertionError("it takes minutes where there are many points")
+
+    monkeypatch.setattr("matplotlib.legend.Legend._find_best_position", search)
+    figures.to_svg(figures.curves({"a": [(0, 1.0)], "b": [(0, 2.0)]}, label="loss"))
+    figures.to_svg(figures.spectra({"a": [1.0, 0.5]}))
+    figures.to_svg(figures.trajectories({"a": [(-1.0, 0.2), (-2.0, 0.25)]}))
