@@ -24,6 +24,7 @@ from simcse_platform import run as recorded
 from simcse_platform import runtime
 from simcse_platform.config import TrainRun, override
 from simcse_platform.runtime import Resources
+from simcse_platform.sweep.leftovers import Leftovers
 from simcse_platform.sweep.space import Choice, Dimension, Space, grid
 from simcse_platform.sweep.trial import POINT, ROWS, SCORE, TrialSetup, run_trial
 from simcse_platform.training.trainer import place
@@ -139,7 +140,7 @@ def run_trials(
                 name=TUNE_FOLDER,
                 storage_path=str(setup.sweep.path),
                 verbose=0,
-                callbacks=[_Narrator(say, plan.points)],
+                callbacks=[_Narrator(say, plan.points), Leftovers(setup)],
             ),
         )
     results = tuner.fit()

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel, JsonValue
 from ray.exceptions import RayError
+from ray.util import get_current_placement_group
 from ray.util.queue import Queue
 
 from simcse.errors import SimcseError
@@ -129,6 +130,8 @@ class Attempt(BaseModel):
     first_step: int
     processes: list[tuple[str, int]]
     """Ray's node id and the process id, by rank."""
+    placement_group: str | None = None
+    """Hexadecimal id of what the workers hold of the cluster."""
 
     @classmethod
     def recorded(cls, folder: RunFolder) -> list[Attempt]:
@@ -245,7 +248,13 @@ def _record_attempt(folder: RunFolder, attempt: str, first_step: int) -> None:
     if world > 1:
         dist.all_gather_object(processes, own)
     if rank == 0:
-        line = Attempt(attempt=attempt, first_step=first_step, processes=processes)
+        group = get_current_placement_group()
+        line = Attempt(
+            attempt=attempt,
+            first_step=first_step,
+            processes=processes,
+            placement_group=group and group.id.hex(),
+        )
         with (
             checkpoint.written("the record of this attempt"),
             (folder.path / ATTEMPTS).open("a", encoding="utf-8") as lines,
