@@ -42,6 +42,7 @@ SPOOL_FILE = "tracking.jsonl"
 # What may differ between a run and its continuation: it changes where and how fast, not what.
 _RECORDING = ("tracking.", "checkpoint.")
 _PLACEMENT = ("scale.", "memory.")
+_PATIENCE_AT_THE_END_S = 120.0
 _BINDING_ANYWAY = "scale.precision"
 
 Watch = Callable[[int], AbstractContextManager[Show]]
@@ -121,9 +122,9 @@ def execute(
     """Train `run` in `folder`, or go on with it, and record it; a finished one is left as it is.
 
     `parent_run_id` is the MLflow run of the sweep that it belongs to. A tracking server that does
-    not answer, at the start or at the end, is waited for `patience_s` seconds. Ray must be
-    connected. Raises the project's errors; a run that was refused before it trained leaves its name
-    free.
+    not answer, at the start or at the end, is waited for `patience_s` seconds, and at the end two
+    minutes at least. Ray must be connected. Raises the project's errors; a run that was refused
+    before it trained leaves its name free.
     """
     output = folder.path.parent
     uri = tracking_uri(run.tracking.uri, output, num_nodes=resources.nodes)
@@ -164,7 +165,8 @@ def execute(
                 show=show,
             )
         summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
-        check_server(uri, patience_s=patience_s)
+        # What was trained for hours does not fail over a server that starts anew.
+        check_server(uri, patience_s=max(patience_s, _PATIENCE_AT_THE_END_S))
         tracker.log_table(score_rows(summary), "dev_scores.json")
         tracker.flush()
         drawn = run_figures(uri, record.run_id, summary)
