@@ -119,6 +119,7 @@ def run_trials(
     if plan.sampler != "optuna":
         points = list(_repeated(_points(setup.space, plan), setup.base.seed, plan.seeds))
     param_space = {} if points is None else {POINT: tune.grid_search(points)}
+    total = (plan.trials or 1) if points is None else len(points)
     if tune.Tuner.can_restore(str(path)):
         # What failed may have failed for a reason that is gone.
         tuner = tune.Tuner.restore(
@@ -131,7 +132,7 @@ def run_trials(
             tune_config=tune.TuneConfig(
                 metric=SCORE,
                 mode="max",
-                num_samples=1 if points is not None else plan.trials or 1,
+                num_samples=1 if points is not None else total,
                 search_alg=_search(setup.space, plan),
                 scheduler=_scheduler(setup.base, plan),
                 max_concurrent_trials=at_once,
@@ -140,7 +141,7 @@ def run_trials(
                 name=TUNE_FOLDER,
                 storage_path=str(setup.sweep.path),
                 verbose=0,
-                callbacks=[_Narrator(say, plan.points), Leftovers(setup)],
+                callbacks=[_Narrator(say, plan.points, total), Leftovers(setup)],
             ),
         )
     results = tuner.fit()
@@ -150,8 +151,14 @@ def run_trials(
 class _Narrator(tune.Callback):
     """Says how trials go on."""
 
-    def __init__(self, say: Callable[[str], None], points: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        points: Mapping[str, Mapping[str, str]],
+        total: int,
+    ) -> None:
         self._say = say
+        self._total = total
         self._names = {_key(point): name for name, point in points.items()}
 
     def on_trial_result(
@@ -162,12 +169,17 @@ class _Narrator(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{self._name(trial)}: ended, {_ended(trials, trial)}")
+        self._say(f"{self._name(trial)}: ended, {self._ended(trials, trial)}")
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._say(f"{self._name(trial)}: failed, {_ended(trials, trial)}")
+        self._say(f"{self._name(trial)}: failed, {self._ended(trials, trial)}")
+
+    def _ended(self, trials: Sequence[Trial], last: Trial) -> str:
+        # Tune marks a trial as finished after it says so, and makes trials as they are due.
+        ended = sum(trial is last or trial.is_finished() for trial in trials)
+        return f"{ended} of {self._total} trials so far"
 
     def _name(self, trial: Trial) -> str:
         point = dict(trial.config.get(POINT) or {})
@@ -180,12 +192,6 @@ class _Narrator(tune.Callback):
 
 def _key(point: Mapping[str, Any]) -> str:
     return json.dumps(point, sort_keys=True)
-
-
-def _ended(trials: Sequence[Trial], last: Trial) -> str:
-    # Tune marks a trial as finished after it says so.
-    ended = sum(trial is last or trial.is_finished() for trial in trials)
-    return f"{ended} of {len(trials)} trials so far"
 
 
 def _quiet_tune() -> None:
