@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,16 +19,10 @@ from simcse_platform.tracking.mlflow_session import session
 class RecordedRun:
     """A run as the tracking server has it."""
 
-    run_id: str
-    name: str
     status: str
     """MLflow's: RUNNING, FINISHED, FAILED or KILLED."""
     started: datetime
     ended: datetime | None
-    params: Mapping[str, str]
-    tags: Mapping[str, str]
-    metrics: Mapping[str, float]
-    """Last values."""
     corpus_rows: int | None
     """Of the dataset that it was trained on, if that is on record."""
 
@@ -42,14 +36,9 @@ def read_run(uri: str, run_id: str) -> RecordedRun:
     with session(uri) as client:
         run = client.get_run(run_id)
     return RecordedRun(
-        run_id=run_id,
-        name=run.info.run_name or run_id,
         status=run.info.status,
         started=_time(run.info.start_time),
         ended=_time(run.info.end_time) if run.info.end_time else None,
-        params=run.data.params,
-        tags=run.data.tags,
-        metrics=run.data.metrics,
         corpus_rows=_corpus_rows(run),
     )
 
