@@ -7,6 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+_CLEAR = Path("/proc/self/clear_refs")
+PEAK_CAN_BE_READ = _CLEAR.exists()
+
 
 class PeakMemory:
     """Largest resident memory of this process within a `with` block, in MiB."""
@@ -14,7 +17,7 @@ class PeakMemory:
     def __enter__(self) -> Self:
         gc.collect()
         # Linux starts the peak anew.
-        Path("/proc/self/clear_refs").write_text("5")
+        _CLEAR.write_text("5")
         self.start_mb = _status_mb("VmRSS")
         return self
 

@@ -17,6 +17,9 @@ from simcse_platform.ingest.plan import rank_rows
 from simcse_platform.ingest.window import NO_STEP, WindowPlan, to_batch
 from simcse_platform.storage import RunFolder
 from simcse_platform.training.engine import DdpEngine, rank_and_world
+from simcse_platform.training.engines import build_engine
+from simcse_platform.training.memory import step_memory
+from support.peak_memory import PeakMemory
 
 TIMES = {"rows_per_s", "tokens_per_s", "data_stall_share"}
 """Measurements that differ between equal runs."""
@@ -87,3 +90,15 @@ class Recorder:
     def series(self, name: str) -> dict[int, float]:
         """The values of one measurement by step."""
         return {step: values[name] for step, values in self.logged if name in values}
+
+
+def estimated_and_measured(run: TrainRun) -> tuple[float, float]:
+    """Bytes that one step of three columns is said to take, and how far memory grows in it."""
+    task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
+    engine = build_engine(task, run)
+    [batch] = make_batches(run, range(1), columns=3)
+    estimate = step_memory(task, batch, run, world=1).total
+    with PeakMemory() as peak:
+        engine.backward(engine(batch).loss)
+        engine.step(1e-5)
+    return estimate, 2**20 * peak.above_start_mb

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from multiprocessing.queues import Queue
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from simcse.objective import build_task
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import TrainingError
 from simcse_platform.training import memory
-from simcse_platform.training.engines import build_engine
 from simcse_platform.training.memory import check_memory, free_memory, step_memory
-from support.peak_memory import PeakMemory
+from support.peak_memory import PEAK_CAN_BE_READ
 from support.tiny import save_tiny_encoder
-from support.training import make_batches
+from support.training import estimated_and_measured, make_batches
 
 GIB = 2**30
 
@@ -41,29 +40,14 @@ def settings(model: Path, **sections: Any) -> TrainRun:
     )
 
 
-def measure(run: TrainRun, found: Queue[tuple[float, float]]) -> None:
-    """Estimate, and growth of resident memory at its peak, of one step in this process."""
-    torch.set_num_threads(1)
-    task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
-    engine = build_engine(task, run)
-    [batch] = make_batches(run, range(1), columns=3)
-    estimate = step_memory(task, batch, run, world=1).total
-    with PeakMemory() as peak:
-        engine.backward(engine(batch).loss)
-        engine.step(1e-5)
-    found.put((estimate, 2**20 * peak.above_start_mb))
-
-
 @pytest.mark.parametrize("sections", [{}, {"memory": {"encoder_chunk": 128, "loss_tile": 64}}])
 def test_the_estimate_is_near_what_a_step_takes(middling: Path, sections: dict[str, Any]) -> None:
-    if not Path("/proc/self/clear_refs").exists():
+    if not PEAK_CAN_BE_READ:
         pytest.skip("peak memory is read from /proc, which this system does not have")
-    context = multiprocessing.get_context("fork")
-    found = context.Queue()
-    process = context.Process(target=measure, args=(settings(middling, **sections), found))
-    process.start()
-    estimate, measured = found.get(timeout=120)
-    process.join()
+    # A fresh process: a forked one would find the heap that the tests before it left free.
+    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as process:
+        run = settings(middling, **sections)
+        estimate, measured = process.submit(estimated_and_measured, run).result(timeout=300)
     assert measured > 50e6
     assert 0.5 < estimate / measured < 2
 
