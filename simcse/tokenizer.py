@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from simcse.errors import ModelError
 from simcse.model_source import locate, readable
+from simcse.word_pieces import WordPieces
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerFast:
@@ -60,15 +61,18 @@ def tokenize(
     """The sentences, cut to `max_length` tokens."""
     # A call of the wrapper leaves its padding behind in the backend.
     _neither_cut_nor_pad(tokenizer)
-    # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
     backend = tokenizer.backend_tokenizer
+    by_words = _word_pieces(tokenizer, len(backend.get_added_tokens_decoder()))
+    found = [by_words.ids(sentence) if by_words else None for sentence in sentences]
+    others = [sentence for sentence, ids in zip(sentences, found, strict=True) if ids is None]
     backend.enable_truncation(max_length)
-    encodings = backend.encode_batch_fast(list(sentences))
+    # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
+    encodings = backend.encode_batch_fast(others)
     backend.no_truncation()
-    return Tokenized(
-        [encoding.ids for encoding in encodings],
-        sum(bool(encoding.overflowing) for encoding in encodings),
-    )
+    cut = sum(bool(encoding.overflowing) for encoding in encodings)
+    cut += sum(len(ids) > max_length for ids in found if ids)
+    rest = iter(encodings)
+    return Tokenized([_first(max_length, ids) if ids else next(rest).ids for ids in found], cut)
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -81,3 +85,14 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
 def _neither_cut_nor_pad(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
+
+
+def _first(count: int, ids: list[int]) -> list[int]:
+    """No more than `count` of the ids, the end-of-sentence token among them."""
+    return ids if len(ids) <= count else [*ids[: count - 1], ids[-1]]
+
+
+@lru_cache(maxsize=2)
+def _word_pieces(tokenizer: PreTrainedTokenizerFast, added_tokens: int) -> WordPieces | None:
+    """Made again when a token was added, which may name what was a word before."""
+    return WordPieces.of(tokenizer.backend_tokenizer)
