@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ _Kind = tuple[str, type]
 
 _BATCH_ROWS = 4096
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-# Bytes that are no UTF-8, as Python escapes them, and halves of characters in JSON.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Row(NamedTuple):
@@ -108,8 +105,15 @@ def read(file: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _is_damaged(text: str | None) -> bool:
+    """Whether it holds bytes that are no UTF-8, as Python escapes them, or half a character."""
     # Most texts are known to be ASCII without a look at their characters.
-    return text is not None and not text.isascii() and _SURROGATE.search(text) is not None
+    if text is None or text.isascii():
+        return False
+    try:
+        text.encode()
+        return False
+    except UnicodeEncodeError:
+        return True
 
 
 def collapse_spaces(text: str) -> str:
@@ -231,7 +235,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _header(file: Path, header: Sequence[str]) -> Columns:
-    if len(set(header)) < len(header) or not all(header) or _SURROGATE.search("".join(header)):
+    if len(set(header)) < len(header) or not all(header) or _is_damaged("".join(header)):
         raise DataError(
             f"{file}:1: the header must name each column once, in UTF-8: it is {list(header)}"
         )

@@ -6,10 +6,12 @@ piece of the corpus came to. A piece is one file, or all files where rows are jo
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,6 +37,19 @@ from simcse_platform.ingest.manifest import FOLLOWING, TOKENS_SUFFIX, Shard
 _ROWS_PER_TABLE = 4096
 # A training window reads short runs of rows from many shards, and a row group is read whole.
 _ROWS_PER_GROUP = 2048
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Nobody looks for garbage: among so many small objects that costs a third of the time.
+
+    Rows and ids have no cycles, and are freed without it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,8 @@ class Job:
 
     def survey(self, piece: int) -> None:
         """Read a piece for the hashes of its usable rows."""
-        np.save(self._hashes_file(piece), fingerprints(self._usable_rows(piece, Tally())))
+        with _no_garbage():
+            np.save(self._hashes_file(piece), fingerprints(self._usable_rows(piece, Tally())))
 
     def read(self, piece: int) -> Iterator[pa.Table]:
         """The rows of a piece that are taken, as tables of place, run and texts."""
@@ -80,10 +96,12 @@ class Job:
         rows: Iterator[tuple[int, UsableRow]] = enumerate(self._usable_rows(piece, tally))
         if self.options.chooses:
             rows = _pick(rows, np.load(self._choice_file(piece)))
-        while chunk := list(islice(rows, _ROWS_PER_TABLE)):
-            yield self._table(piece, chunk)
+        with _no_garbage():
+            while chunk := list(islice(rows, _ROWS_PER_TABLE)):
+                yield self._table(piece, chunk)
         self._tally_file(piece).write_text(tally.model_dump_json(), encoding="utf-8")
 
+    @_no_garbage()
     def write(self, block: pa.Table) -> ShardReport:
         """A block of rows tokenised and written as a shard."""
         columns = [block[f"text_{i}"].to_pylist() for i in range(len(self.columns))]
