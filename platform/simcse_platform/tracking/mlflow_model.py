@@ -33,6 +33,7 @@ REQUIREMENTS = (
     "pandas",
     "pydantic",
     "safetensors",
+    "tokenizers",
     "torch",
     "transformers",
 )
