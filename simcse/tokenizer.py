@@ -7,13 +7,17 @@ import json
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from simcse.errors import ModelError
 from simcse.model_source import locate, readable
 from simcse.word_pieces import WordPieces
+
+_one_at_a_time = Lock()
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerFast:
@@ -59,16 +63,18 @@ def tokenize(
     tokenizer: PreTrainedTokenizerFast, sentences: Sequence[str], max_length: int
 ) -> Tokenized:
     """The sentences, cut to `max_length` tokens."""
-    # A call of the wrapper leaves its padding behind in the backend.
-    _neither_cut_nor_pad(tokenizer)
     backend = tokenizer.backend_tokenizer
-    by_words = _word_pieces(tokenizer, len(backend.get_added_tokens_decoder()))
+    by_words = _word_pieces(tokenizer, _what_decides(backend))
     found = [by_words.ids(sentence) if by_words else None for sentence in sentences]
     others = [sentence for sentence, ids in zip(sentences, found, strict=True) if ids is None]
-    backend.enable_truncation(max_length)
-    # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
-    encodings = backend.encode_batch_fast(others)
-    backend.no_truncation()
+    # Where to cut is a state of the backend, which a server's threads share.
+    with _one_at_a_time:
+        # A call of the wrapper leaves its padding behind in the backend.
+        _neither_cut_nor_pad(tokenizer)
+        backend.enable_truncation(max_length)
+        # The backend itself: the wrapper's bookkeeping of every encoding doubles the time.
+        encodings = backend.encode_batch_fast(others)
+        backend.no_truncation()
     cut = sum(bool(encoding.overflowing) for encoding in encodings)
     cut += sum(len(ids) > max_length for ids in found if ids)
     rest = iter(encodings)
@@ -92,7 +98,15 @@ def _first(count: int, ids: list[int]) -> list[int]:
     return ids if len(ids) <= count else [*ids[: count - 1], ids[-1]]
 
 
+def _what_decides(backend: Tokenizer) -> tuple[object, ...]:
+    """How the backend makes words of a text, which a user may change; not its vocabulary."""
+    parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
+    states = [part and part.__getstate__() for part in parts]
+    return (repr(backend.get_added_tokens_decoder()), *states)
+
+
 @lru_cache(maxsize=2)
-def _word_pieces(tokenizer: PreTrainedTokenizerFast, added_tokens: int) -> WordPieces | None:
-    """Made again when a token was added, which may name what was a word before."""
+def _word_pieces(
+    tokenizer: PreTrainedTokenizerFast, what_decides: tuple[object, ...]
+) -> WordPieces | None:
     return WordPieces.of(tokenizer.backend_tokenizer)

@@ -1,4 +1,4 @@
-"""WordPiece ids by the words already seen, in a fifth of the time that the tokenizer takes.
+"""WordPiece ids by the words already seen, in a third of the time that the tokenizer takes.
 
 A corpus is mostly the same few thousand words, and the tokenizer library cuts each of them into
 pieces anew. Here a word's pieces are remembered. BERT's normalisation looks at one character at a
@@ -16,10 +16,10 @@ from itertools import chain
 
 from tokenizers import Tokenizer
 
-_WORDS_REMEMBERED = 2**17
-"""Some 30 MB. Those that were not met for longest are forgotten."""
-_LONGEST_WORD = 64
-"""A text without spaces is no word, and does not come back."""
+_WORDS_REMEMBERED = 2**16
+"""Some 15 MB, 60 at worst. Those that were not met for longest are forgotten."""
+_LONGEST_ASCII, _LONGEST = 40, 16
+"""A sentence without spaces is no word, and does not come back."""
 # BERT's splitting of ASCII: letters and digits hold together, any other visible character is alone.
 _ascii_words = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]").findall
 
@@ -66,18 +66,17 @@ class WordPieces:
         """All ids of a sentence, its special tokens included; None for one of the rest."""
         if not sentence.isprintable() or self._named_token(sentence):
             return None
-        words = (
-            self._words(sentence)
-            if sentence.isascii()
-            else [
-                word
-                for part in sentence.split(" ")
-                for word in (self._words(part) if part.isascii() else [part])
-            ]
-        )
-        if max(map(len, words), default=0) > _LONGEST_WORD:
+        words = self._words(sentence)
+        longest = _LONGEST_ASCII if sentence.isascii() else _LONGEST
+        if max(map(len, words), default=0) > longest:
             return None
         return [self._first, *chain.from_iterable(map(self._pieces, words)), self._last]
 
     def _words(self, text: str) -> list[str]:
-        return _ascii_words(text.lower() if self._lowercase else text)
+        """What is cut into pieces by itself."""
+        if text.isascii():
+            return _ascii_words(text.lower() if self._lowercase else text)
+        parts = text.split(" ")
+        return [
+            word for part in parts for word in (self._words(part) if part.isascii() else [part])
+        ]

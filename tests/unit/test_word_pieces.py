@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -81,6 +83,51 @@ def test_a_token_that_is_sought_in_lower_case_is_found_in_capitals() -> None:
     assert tokenizer.convert_tokens_to_ids("mydog") in plain(tokenizer, texts)[0]
 
 
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip"])
+def test_an_added_token_may_take_or_leave_what_is_beside_it(flag: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken("DOG", normalized=False, **{flag: True})])
+    texts = ["a DOG runs", "aDOGs DOG", "a  DOG  "]
+    assert tokenize(tokenizer, texts, LENGTH).ids == plain(tokenizer, texts)
+
+
+def test_letters_may_become_others_in_a_tokenizer_in_use() -> None:
+    tokenizer = tiny_tokenizer()
+    lower = tokenize(tokenizer, ["a DOG"], LENGTH).ids
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+    assert tokenize(tokenizer, ["a DOG"], LENGTH).ids == plain(tokenizer, ["a DOG"]) != lower
+
+
+def test_threads_with_other_limits_do_not_cut_each_others_sentences(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    # The tabs leave them to the tokenizer itself, which knows one limit at a time.
+    texts = ["a\tdog " * 40] * 50
+    with ThreadPoolExecutor(8) as threads:
+        limits = [8, 16, 24, 32] * 25
+        found = threads.map(lambda limit: tokenize(tokenizer, texts, limit), limits)
+        for limit, (ids, cut) in zip(limits, found, strict=True):
+            assert {len(sentence) for sentence in ids} == {limit}
+            assert cut == len(texts)
+
+
+@pytest.mark.parametrize("first", ["a", "\u4e00"], ids=["ascii", "chinese"])
+def test_what_is_remembered_has_an_end(minilm: Path, first: str) -> None:
+    fast = WordPieces.of(load_tokenizer(minilm).backend_tokenizer)
+    assert fast is not None
+    draw = random.Random(1)
+    letters = [chr(ord(first) + i) for i in range(26)]
+    tracemalloc.start()
+    for length in (5, 16, 40, 60):
+        for _ in range(2000):
+            fast.ids("".join(draw.choices(letters, k=length)))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    remembered = fast._pieces.cache_info().currsize  # type: ignore[attr-defined]
+    assert 2000 < remembered < 8000
+    assert size / remembered * word_pieces._WORDS_REMEMBERED < 80e6
+
+
 def test_words_that_were_forgotten_are_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_pieces, "_WORDS_REMEMBERED", 2)
     tokenizer = tiny_tokenizer()
@@ -113,11 +160,12 @@ def split_bytes(backend: Tokenizer) -> None:
     [change_normalizer, change_splitting, change_frame, leave_unnormalized, split_bytes],
 )
 def test_another_tokenizer_does_its_work_itself(change) -> None:
-    tokenizer = tiny_tokenizer()
+    tokenizer, texts = tiny_tokenizer(), random_texts(ASCII, 200)
     assert WordPieces.of(tokenizer.backend_tokenizer) is not None
+    # What was remembered of the tokenizer that it was is forgotten.
+    tokenize(tokenizer, texts, LENGTH)
     change(tokenizer.backend_tokenizer)
     assert WordPieces.of(tokenizer.backend_tokenizer) is None
-    texts = random_texts(ASCII, 200)
     assert tokenize(tokenizer, texts, LENGTH).ids == plain(tokenizer, texts)
 
 

@@ -172,7 +172,7 @@ def make(
     partial.mkdir()
     try:
         with runtime.connect(address) as cluster:
-            # A row is read in a third of the time in which it is tokenised and written.
+            # A row is read in less than half the time that it takes to be tokenised and written.
             readers = max(1, int(cluster.cpus) // 2)
             manifest = _fill(partial, plan, max_bad_share, readers, progress)
         (partial / MANIFEST).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
