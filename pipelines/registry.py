@@ -84,7 +84,7 @@ def register(
             f"{model!r} is no model folder, no finished run in {output} and no MLflow run id: "
             "check the path"
         )
-    say(f"registered {version.uri} with the alias {version.alias}")
+    say(version.shown)
     write_json(json_file, asdict(version))
 
 
@@ -160,7 +160,6 @@ def history(
     decisions = champions.history(tracking_uri(tracking, output), name)
     table = Table("time", "action", "version", "champion before", "author", "outcome", "reason")
     for past in decisions:
-        outcome = "champion" if past["promoted"] else "refused"
         before = past["champion_before"] or "-"
         table.add_row(
             past["time"][:19],
@@ -168,7 +167,7 @@ def history(
             past["version"],
             before,
             past["author"],
-            outcome,
+            champions.outcome(past),
             past["reason"],
         )
     console.print(table)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +18,7 @@ from simcse.errors import UsageError
 
 if TYPE_CHECKING:
     from simcse_platform.config import TrainRun
+    from simcse_platform.sweep.space import Dimension
 
 DATA_VARIABLE = "SIMCSE_DATA"
 
@@ -81,7 +85,6 @@ def resolve(
     Paths become absolute, because workers have working directories of their own.
     """
     from pipelines import recipes
-    from simcse.views import WORDNET
     from simcse_platform import config as settings
 
     if recipe is not None and config is not None:
@@ -104,6 +107,37 @@ def resolve(
     if tracking:
         tree["tracking"]["uri"] = tracking
     run = settings.override(settings.from_tree(tree), assignments or [])
+    return Resolved(_with_absolute_paths(run), recipe or _given(config).stem)
+
+
+def absolute_space(space: Mapping[str, Dimension], base: TrainRun) -> dict[str, Dimension]:
+    """The space with absolute paths among its listed values, as `resolve` makes those of a run."""
+    from simcse_platform.config import override
+    from simcse_platform.sweep.space import Choice
+
+    def absolute_value(path: str, text: str) -> str:
+        given = override(base, [f"{path}={text}"])
+        before, after = (_value(run, path) for run in (given, _with_absolute_paths(given)))
+        if before == after:
+            return text
+        return after if isinstance(after, str) else json.dumps(after)
+
+    return {
+        path: Choice(tuple(absolute_value(path, text) for text in dimension.values))
+        if isinstance(dimension, Choice)
+        else dimension
+        for path, dimension in space.items()
+    }
+
+
+def _value(run: TrainRun, path: str) -> Any:
+    return reduce(getitem, path.split("."), run.model_dump(mode="json"))
+
+
+def _with_absolute_paths(run: TrainRun) -> TrainRun:
+    from simcse.views import WORDNET
+    from simcse_platform.config import from_tree
+
     tree = run.model_dump(mode="json")
     tree["data"]["corpus"] = [absolute(path) for path in tree["data"]["corpus"]]
     if tree["dev"]["data"]:
@@ -112,7 +146,7 @@ def resolve(
         tree["views"]["synonyms"] = absolute(tree["views"]["synonyms"])
     tree["dev"]["tasks"] = [evaluation_task(task) for task in tree["dev"]["tasks"]]
     tree["encoder"]["model"] = model_source(tree["encoder"]["model"])
-    return Resolved(settings.from_tree(tree), recipe or _given(config).stem)
+    return from_tree(tree)
 
 
 def evaluation_data(data: Path | None) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -86,12 +87,21 @@ def tune(
 
     resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
     named = spaces.find(space_name) if space_name else ()
-    space = parse([*named, *(search or [])], resolved.run)
+    space = settings.absolute_space(parse([*named, *(search or [])], resolved.run), resolved.run)
     chosen = sampler or ("random" if trials else "grid")
     if chosen == "grid" and trials:
         raise UsageError(f"--trials {trials} draws points, and a grid takes all: leave out one")
     if chosen != "grid" and not trials:
         raise UsageError(f"--sampler {chosen} draws points: say how many by --trials")
+    if chosen == "optuna" and importlib.util.find_spec("optuna") is None:
+        raise UsageError(
+            "--sampler optuna needs the package optuna: pip install 'simcse-platform[optuna]'"
+        )
+    if asha and seeds > 1:
+        raise UsageError(
+            f"--asha stops some of the {seeds} runs at a point, whose mean would be that of the "
+            "others: leave out --asha or --seeds"
+        )
     if seeds > 1 and (chosen == "optuna" or SEED in space):
         what = "optuna takes every run for a point" if chosen == "optuna" else "seed is searched"
         raise UsageError(f"--seeds {seeds} repeats each point, and {what}: leave out one")
@@ -114,7 +124,7 @@ def tune(
         from simcse_platform.tracking import registry
 
         version = registry.register(finished.tracking_uri, register, run_id=finished.best.run_id)
-        say(f"registered {version.uri} with the alias {version.alias}")
+        say(version.shown)
     write_json(json_file, result_of(finished))
     if finished.best is None:
         raise SimcseError("no trial finished: the table says why")
@@ -174,7 +184,7 @@ def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
             figures = [spread.mean, spread.deviation, spread.minimum, spread.maximum]
             seeds.add_row(
                 *(repeated.assignments[path] for path in paths),
-                str(len(repeated.trials)),
+                repeated.count,
                 *("-" if figure is None else f"{figure:.2f}" for figure in figures),
             )
         console.print(seeds)
@@ -195,6 +205,7 @@ def result_of(finished: FinishedSweep) -> dict[str, object]:
             {
                 "assignments": dict(repeated.assignments),
                 "count": len(repeated.trials),
+                "begun": repeated.begun,
                 "score": asdict(repeated.score),
                 "scores": {name: asdict(spread) for name, spread in repeated.scores.items()},
             }

@@ -29,6 +29,7 @@ IMPORTERS = {
         "simcse_platform/runtime.py",
         "simcse_platform/ingest/prepare.py",
         "simcse_platform/ingest/stream.py",
+        "simcse_platform/sweep/concurrency.py",
         "simcse_platform/sweep/leftovers.py",
         "simcse_platform/sweep/sweep.py",
         "simcse_platform/sweep/trial.py",

@@ -30,7 +30,7 @@ from simcse_platform.config import TrainRun, flatten, to_yaml
 from simcse_platform.run import SETTINGS_FILE, score_rows
 from simcse_platform.sweep import execute as sweeps
 from simcse_platform.sweep.sweep import SEED, in_order
-from simcse_platform.tracking.champions import Standing
+from simcse_platform.tracking.champions import Standing, outcome
 
 
 def page_of(report: Report, *, written: str) -> Page:
@@ -158,9 +158,8 @@ def _standing(stands: Standing) -> list[Block]:
     if (last := stands.decision) is None:
         blocks.append(Note("Nobody has tried to promote it."))
     else:
-        outcome = "made champion" if last["promoted"] else "refused"
         decision = {
-            "last decision": f"{last['action']}: {outcome}",
+            "last decision": f"{last['action']}: {outcome(last)}",
             "reason": last["reason"],
             "champion before": last["champion_before"] or "nobody",
             "by": last["author"],
@@ -246,7 +245,7 @@ def _seeds(report: SweepReport) -> Section:
     rows = [
         [
             *(_setting(found.assignments.get(path, "")) for path in paths),
-            number(len(found.trials), 0),
+            Cell(found.count),
             *scores.spread(asdict(found.score)),
         ]
         for found in report.repeated

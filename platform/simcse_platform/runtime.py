@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import socket
@@ -32,8 +31,13 @@ class Resources:
     cpus: float
     gpus: float
     nodes: int
-    largest_node: float = math.inf
-    """CPUs of the node that has most."""
+    node_cpus: tuple[float, ...] = ()
+    """CPUs of each node, where that is known."""
+
+    @property
+    def largest_node(self) -> float:
+        """CPUs of the node that has most."""
+        return max(self.node_cpus, default=self.cpus)
 
 
 @contextmanager
@@ -90,11 +94,12 @@ def in_job() -> bool:
 def cluster_resources() -> Resources:
     """Resources of the connected cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    node_cpus = tuple(node.get("CPU", 0.0) for node in nodes)
     return Resources(
-        cpus=sum(node.get("CPU", 0.0) for node in nodes),
+        cpus=sum(node_cpus),
         gpus=sum(node.get("GPU", 0.0) for node in nodes),
         nodes=len(nodes),
-        largest_node=max((node.get("CPU", 0.0) for node in nodes), default=0.0),
+        node_cpus=node_cpus,
     )
 
 

@@ -18,7 +18,7 @@ from simcse.errors import UsageError
 from simcse.evaluation.significance import ItemMean
 from simcse_platform.errors import RegistryError, TrackingError
 from simcse_platform.tracking import lease
-from simcse_platform.tracking.champions import history, promote, rollback
+from simcse_platform.tracking.champions import history, outcome, promote, rollback
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_tracker import start_run
@@ -141,6 +141,25 @@ def test_a_rollback_that_is_killed_half_way_has_gone_back(
     assert _aliases(uri, name)["champion"] == "1"
 
 
+def test_a_promotion_that_is_cut_short_says_so_in_the_history(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, cache = "short", tmp_path / "cache"
+    register_folder(uri, name, _model(tmp_path / "1", score=60))
+
+    def refuse(client: MlflowClient, name: str, alias: str, version: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "set_registered_model_alias", refuse)
+        with pytest.raises(KeyboardInterrupt):
+            promote(uri, name, compare=_compare, cache=cache)
+    assert _aliases(uri, name) == {"challenger": "1"}
+    assert [outcome(past) for past in history(uri, name)] == ["cut short"]
+    assert promote(uri, name, compare=_compare, cache=cache).carried_out
+    assert [outcome(past) for past in history(uri, name)] == ["cut short", "champion"]
+
+
 def test_a_dry_run_decides_and_changes_nothing(uri: str, tmp_path: Path) -> None:
     only = register_folder(uri, "dry", _model(tmp_path, score=60))
     decision = promote(uri, "dry", compare=_compare, cache=tmp_path / "cache", dry_run=True)
@@ -161,6 +180,14 @@ def test_the_model_of_a_run_is_registered_once(uri: str, tmp_path: Path) -> None
     assert version.run_id == run_id
     assert MlflowClient(uri, uri).get_model_version("of-run", version.version).source == newest
     assert register(uri, "of-run", run_id=run_id) == version
+    # It takes the place of the newest version from nobody.
+    newer = register_folder(uri, "of-run", _model(tmp_path / "c", score=3))
+    again = register(uri, "of-run", run_id=run_id)
+    assert (again.version, again.alias) == (version.version, None)
+    assert again.shown == "models:/of-run/1 is registered; a newer version is the challenger"
+    assert _aliases(uri, "of-run") == {"challenger": newer.version}
+    promote(uri, "of-run", version="1", compare=_compare, cache=tmp_path / "cache")
+    assert register(uri, "of-run", run_id=run_id).alias == "champion"
     with pytest.raises(RegistryError, match=r"there is no run 0{32}"):
         register(uri, "of-run", run_id="0" * 32)
 
@@ -199,6 +226,11 @@ def test_a_version_is_copied_into_another_registry_once(uri: str, tmp_path: Path
     newer = copy_version(uri, "models:/staged@challenger", production, "live", cache=cache)
     assert newer.version == "2"
     assert _aliases(production, "live") == {"challenger": "2"}
+    # Another model under the same name and number is another one.
+    MlflowClient(uri, uri).delete_registered_model("staged")
+    register_folder(uri, "staged", _model(tmp_path / "o", score=1, seed=8))
+    other = copy_version(uri, "models:/staged/1", production, "live", cache=cache)
+    assert other.version == "3"
     with pytest.raises(RegistryError, match="there is no version 9 of staged"):
         copy_version(uri, "models:/staged/9", production, "live", cache=cache)
 
@@ -304,6 +336,10 @@ def test_of_two_promotions_at_once_one_wins(uri: str, tmp_path: Path) -> None:
     ) in said
     aliases = _aliases(uri, "race")
     assert (aliases["champion"], aliases["previous"]) == (winner, "1")
+    assert [(past["version"], outcome(past)) for past in history(uri, "race")] == [
+        ("1", "champion"),
+        (winner, "champion"),
+    ]
 
 
 def test_a_lease_left_by_a_killed_process_is_taken_over(

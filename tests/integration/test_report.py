@@ -303,7 +303,7 @@ def test_the_page_of_a_registered_version_says_where_it_stands(
     assert simcse(*report[:1], f"models:/{NAME}/1", *report[2:]).code == 0
     text = (tmp_path / "page.html").read_text()
     assert "<dt>aliases</dt><dd>champion</dd>" in text
-    assert "<dt>last decision</dt><dd>promote: made champion</dd>" in text
+    assert "<dt>last decision</dt><dd>promote: champion</dd>" in text
     assert "the first champion, average 61.50" in text
     wanted = evaluate(
         SentenceEncoder.load(recorded.run.path / "best"), [read_tsv(recorded.pairs, "test")[0]]

@@ -123,7 +123,7 @@ def test_a_worker_that_no_machine_can_hold_is_refused() -> None:
     ):
         place(
             scale(num_workers=1, cpus_per_worker=6.0),
-            Resources(cpus=8, gpus=0, nodes=2, largest_node=4),
+            Resources(cpus=8, gpus=0, nodes=2, node_cpus=(4, 4)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from simcse_platform.config import TrainRun, override
 from simcse_platform.errors import ClusterError
 from simcse_platform.runtime import Resources
 from simcse_platform.storage import RunFolder
+from simcse_platform.sweep.concurrency import concurrency, share_cores
 from simcse_platform.sweep.execute import check_claim, describe, flat, read
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Spread, over_seeds
@@ -21,9 +23,7 @@ from simcse_platform.sweep.space import parse
 from simcse_platform.sweep.sweep import (
     SearchPlan,
     TrialResult,
-    concurrency,
     draw,
-    share_cores,
     table,
 )
 
@@ -93,6 +93,17 @@ def test_trials_at_a_time_share_the_cores() -> None:
     assert share_cores(BASE, resources, 9).scale.threads_per_worker == 1
     chosen = override(BASE, ["scale.threads_per_worker=3"])
     assert share_cores(chosen, resources, 4) == chosen
+
+
+def test_trials_are_counted_by_what_fits_on_each_machine() -> None:
+    run = override(BASE, ["scale.cpus_per_worker=2"])
+    three = Resources(cpus=9, gpus=0, nodes=3, node_cpus=(3, 3, 3))
+    # Ray Data has the third CPU of one of them, which no worker can use.
+    assert concurrency(run, three, None) == 3
+    assert concurrency(run, Resources(cpus=8, gpus=0, nodes=2, node_cpus=(4, 4)), None) == 3
+    assert concurrency(run, Resources(cpus=9, gpus=0, nodes=1, node_cpus=(9,)), None) == 4
+    elastic = override(BASE, ["scale.max_workers=4", "scale.cpus_per_worker=1"])
+    assert concurrency(elastic, Resources(cpus=9, gpus=0, nodes=1, node_cpus=(9,)), None) == 2
 
 
 def test_a_table_has_the_best_first_and_the_failed_last() -> None:
@@ -183,7 +194,7 @@ def test_seeds_are_brought_together_and_the_best_mean_wins() -> None:
     failed = TrialResult(
         name="f", assignments={"objective.temperature": "0.2", "seed": "4"}, status="failed"
     )
-    first, second = over_seeds([*lucky, failed, *steady])
+    first, second = over_seeds([*lucky, *steady])
     assert first.assignments == {"objective.temperature": "0.2"}
     assert [trial.score for trial in first.trials] == [76, 75, 74]
     assert first.score == Spread(mean=75, deviation=1, minimum=74, maximum=76)
@@ -191,6 +202,12 @@ def test_seeds_are_brought_together_and_the_best_mean_wins() -> None:
     assert second.score == Spread(
         mean=70, deviation=pytest.approx(200**0.5), minimum=60, maximum=80
     )
+    assert (first.count, second.count) == ("3", "2")
+    # What seeds gave of which one did not finish is no match for what all gave.
+    for status in ("failed", "stopped early"):
+        first, second = over_seeds([*lucky, replace(failed, status=status), *steady])
+        assert (first.score.mean, second.score.mean) == (70, 75)
+        assert (first.count, second.count) == ("2", "3 of 4")
     (alone,) = over_seeds(lucky[:1])
     assert alone.score == Spread(mean=60, deviation=None, minimum=60, maximum=60)
     assert over_seeds([failed]) == []

@@ -27,7 +27,7 @@ def test_lists_and_ranges_are_read() -> None:
             "optim.learning_rate=loguniform(1e-6, 1e-4)",
             "optim.weight_decay=uniform(0,0.1)",
             "global_batch_size=integer(64,512)",
-            "dev.tasks=[STS12],[STS13,STS14]",
+            "data.corpus=[a.txt],[b.txt,c.txt]",
         ],
         BASE,
     ) == {
@@ -35,7 +35,7 @@ def test_lists_and_ranges_are_read() -> None:
         "optim.learning_rate": Range("loguniform", 1e-6, 1e-4),
         "optim.weight_decay": Range("uniform", 0, 0.1),
         "global_batch_size": Range("integer", 64, 512),
-        "dev.tasks": Choice(("[STS12]", "[STS13,STS14]")),
+        "data.corpus": Choice(("[a.txt]", "[b.txt,c.txt]")),
     }
 
 
@@ -56,6 +56,8 @@ def test_lists_and_ranges_are_read() -> None:
         ("optim.learning_rate=loguniform(0,1)", "a logarithm needs bounds above 0"),
         ("global_batch_size=integer(2.5,8)", "the bounds must be whole numbers"),
         ("scale.num_workers=1,2", "scale.num_workers changes how a run is carried out, not what"),
+        ("dev.tasks=[STS12],[STS13]", "dev.tasks is what all trials are compared on: set it by"),
+        ("dev.data=a,b", "dev.data is what all trials are compared on: set it by --set, for all"),
     ],
 )
 def test_what_spans_no_space_is_refused(search: str, message: str) -> None:

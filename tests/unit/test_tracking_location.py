@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simcse.errors import UsageError
-from simcse_platform.tracking.location import author, tracking_uri
+from simcse_platform.tracking.location import author, tracking_uri, without_password
 
 
 def test_the_default_is_sqlite_in_the_output_whatever_the_folder(
@@ -39,6 +39,26 @@ def test_sqlite_on_several_nodes_is_refused_naming_the_option(configured: str | 
 def test_what_is_neither_sqlite_nor_a_server_is_refused(configured: str) -> None:
     with pytest.raises(UsageError, match=r"tracking\.uri is .*http://host:port"):
         tracking_uri(configured, Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://me:secret@mlflow:5000/x", "http://mlflow:5000/x"),
+        ("http://me:p@ss@mlflow", "http://mlflow"),
+        ("postgresql://me:secret@db/mlflow", "postgresql://db/mlflow"),
+        ("http://mlflow/a@b", "http://mlflow/a@b"),
+        ("sqlite:////home/a@b/mlflow.db", "sqlite:////home/a@b/mlflow.db"),
+    ],
+)
+def test_a_password_is_not_shown(uri: str, shown: str) -> None:
+    assert without_password(uri) == shown
+
+
+def test_what_is_refused_is_named_without_its_password() -> None:
+    with pytest.raises(UsageError, match=r"^tracking\.uri is 'postgresql://db/mlflow': give") as no:
+        tracking_uri("postgresql://me:secret@db/mlflow", Path("out"))
+    assert "secret" not in str(no.value)
 
 
 def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

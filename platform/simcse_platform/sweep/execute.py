@@ -33,6 +33,7 @@ from simcse_platform.sweep.sweep import SearchPlan, TrialResult, run_trials, tab
 from simcse_platform.sweep.trial import TRACKING_PATIENCE_S, TrialSetup
 from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
+from simcse_platform.tracking.mlflow_reader import read_run
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files, run_of, start_run
 from simcse_platform.tracking.tracked_run import TrackedRun
@@ -179,7 +180,9 @@ def execute(
         repeated = over_seeds(results)
         if repeated:
             _keep_spread(uri, RunFolder(output / repeated[0].trials[0].name), repeated[0])
-            tracker.log_metrics(_summary(repeated[0]), repeated[0].trials[0].rows)
+            # A step's metrics are recorded once, and a sweep that goes on may find a better trial.
+            ended = sum(result.status != "failed" for result in results)
+            tracker.log_metrics(_summary(repeated[0]), ended)
         tracker.flush()
         save_png(sweep_figures(results, space), folder.path / FIGURES_FOLDER)
         log_files(uri, run_id, folder.path / FIGURES_FOLDER)
@@ -229,7 +232,7 @@ def _keep_spread(uri: str, trial: RunFolder, best: Repeated) -> None:
 def _end_record(uri: str, storage: Path) -> None:
     """A trial that Tune stopped had no time to say so."""
     run_id = run_of(storage)
-    if run_id is not None:
+    if run_id is not None and read_run(uri, run_id).status == "RUNNING":
         TrackedRun(uri, run_id, storage / SPOOL_FILE).open().finish("KILLED")
 
 

@@ -22,6 +22,7 @@ Assignments = Mapping[str, str]
 _RANGE = re.compile(r"(?P<kind>[a-z]+)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
 _NOT_SWEPT = ("scale", "memory", "tracking", "checkpoint")
 """Sections that decide where and how fast a run is, and how it is recorded."""
+_DEV_SETS = ("dev.tasks", "dev.data")
 
 
 Kind = Literal["uniform", "loguniform", "integer"]
@@ -66,6 +67,10 @@ def parse(searches: Sequence[str], base: TrainRun) -> dict[str, Dimension]:
         if path.partition(".")[0] in _NOT_SWEPT:
             raise UsageError(
                 f"{path} changes how a run is carried out, not what it learns: set it by --set"
+            )
+        if path in _DEV_SETS:
+            raise UsageError(
+                f"{path} is what all trials are compared on: set it by --set, for all of them"
             )
         dimension = _range(path, text) or _choice(path, text)
         for value in _extremes(dimension):

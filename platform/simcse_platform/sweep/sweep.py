@@ -22,12 +22,12 @@ from ray.tune.search import Searcher
 from simcse.errors import UsageError
 from simcse_platform import run as recorded
 from simcse_platform import runtime
-from simcse_platform.config import TrainRun, override
+from simcse_platform.config import TrainRun
 from simcse_platform.runtime import Resources
+from simcse_platform.sweep.concurrency import concurrency, share_cores
 from simcse_platform.sweep.leftovers import Leftovers
 from simcse_platform.sweep.space import Choice, Dimension, Space, grid
 from simcse_platform.sweep.trial import POINT, ROWS, SCORE, TrialSetup, run_trial
-from simcse_platform.training.trainer import place
 
 Sampler = Literal["grid", "random", "optuna", "listed"]
 TUNE_FOLDER = "tune"
@@ -78,26 +78,6 @@ class TrialResult:
     run_id: str | None = None
 
 
-def concurrency(run: TrainRun, resources: Resources, wanted: int | None) -> int:
-    """Trials that the cluster holds at a time, beside one CPU for Ray Data.
-
-    A trial's own driver takes no CPU, so that trials never wait for each other's workers. Raises
-    `UsageError` when more are wanted, `ClusterError` when not even one fits.
-    """
-    placement = place(run.scale, resources)
-    workers = run.scale.num_workers
-    most = math.floor((resources.cpus - 1) / (workers * placement.cpus_per_worker) + 1e-9)
-    if placement.use_gpu:
-        most = min(most, math.floor(resources.gpus / workers))
-    most = max(1, most)
-    if wanted is not None and wanted > most:
-        raise UsageError(
-            f"--concurrent is {wanted}, but the cluster holds {most} trial(s) of {workers} "
-            "worker(s) at a time: lower it, or use fewer workers a trial"
-        )
-    return wanted or most
-
-
 def run_trials(
     setup: TrialSetup,
     plan: SearchPlan,
@@ -112,7 +92,7 @@ def run_trials(
     """
     _quiet_tune()
     at_once = concurrency(setup.base, resources, plan.concurrent)
-    setup = replace(setup, base=share_cores(setup.base, resources, at_once))
+    setup = replace(setup, base=share_cores(setup.base, resources, at_once), at_once=at_once)
     trainable = tune.with_resources(tune.with_parameters(run_trial, setup=setup), _DRIVER)
     path = setup.sweep.path / TUNE_FOLDER
     points = None
@@ -120,10 +100,10 @@ def run_trials(
         points = list(_repeated(_points(setup.space, plan), setup.base.seed, plan.seeds))
     param_space = {} if points is None else {POINT: tune.grid_search(points)}
     total = (plan.trials or 1) if points is None else len(points)
-    if tune.Tuner.can_restore(str(path)):
+    if _can_restore(path):
         # What failed may have failed for a reason that is gone.
         tuner = tune.Tuner.restore(
-            str(path), trainable, param_space=param_space, restart_errored=True
+            str(path), trainable, param_space=param_space, resume_errored=True
         )
     else:
         tuner = tune.Tuner(
@@ -146,6 +126,18 @@ def run_trials(
         )
     results = tuner.fit()
     return [_result(setup, results[place]) for place in range(len(results))]
+
+
+def _can_restore(path: Path) -> bool:
+    """Whether Tune kept the state of the trials; from one that is cut off it would start anew."""
+    for state in sorted(path.glob("experiment_state-*.json"), reverse=True):
+        try:
+            json.loads(state.read_text(encoding="utf-8"))
+        except ValueError:
+            state.unlink()
+        else:
+            return bool(tune.Tuner.can_restore(str(path)))
+    return False
 
 
 class _Narrator(tune.Callback):
@@ -202,14 +194,6 @@ def _quiet_tune() -> None:
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     # It prints the traceback of every trial that fails; the reason is in our table.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-
-
-def share_cores(base: TrainRun, resources: Resources, trials: int) -> TrainRun:
-    """The base with as many threads a worker as are left when so many trials run."""
-    if base.scale.threads_per_worker is not None:
-        return base
-    threads = place(base.scale, resources).threads_per_worker // trials
-    return override(base, [f"scale.threads_per_worker={max(1, threads)}"])
 
 
 def draw(space: Space, trials: int, seed: int) -> list[dict[str, str]]:

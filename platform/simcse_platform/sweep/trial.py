@@ -15,6 +15,7 @@ from simcse_platform import run as recorded
 from simcse_platform import runtime
 from simcse_platform.config import TrainRun
 from simcse_platform.storage import RunFolder
+from simcse_platform.sweep.concurrency import permit
 from simcse_platform.sweep.space import Range, Space, as_text, trial_name, trial_run
 from simcse_platform.training.loop import DEV_SCORE
 from simcse_platform.training.supervision import Show
@@ -41,6 +42,8 @@ class TrialSetup:
     parent_run_id: str
     suggested: bool
     """Whether points come one after another from a search that may repeat itself."""
+    at_once: int = 1
+    """Trials that may run at a time."""
 
     def assignments(self, point: Mapping[str, Any]) -> dict[str, str]:
         """A point of the space as `--set` has it."""
@@ -67,21 +70,23 @@ def run_trial(config: Mapping[str, Any], setup: TrialSetup) -> None:
     @contextmanager
     def watch(total_steps: int) -> Iterator[Show]:
         def show(step: int, measured: Mapping[str, float]) -> None:
-            if DEV_SCORE in measured:
+            # Of the last step only when all is saved: what Tune hears of, it may stop.
+            if DEV_SCORE in measured and step < total_steps:
                 report(step * run.global_batch_size, measured[DEV_SCORE])
 
         yield show
 
-    finished = recorded.execute(
-        run,
-        folder,
-        setup.dev_sets,
-        resources=runtime.cluster_resources(),
-        say=logger.info,
-        watch=watch,
-        parent_run_id=setup.parent_run_id,
-        patience_s=TRACKING_PATIENCE_S,
-    )
+    with permit(setup.sweep.name, setup.at_once):
+        finished = recorded.execute(
+            run,
+            folder,
+            setup.dev_sets,
+            resources=runtime.cluster_resources(),
+            say=logger.info,
+            watch=watch,
+            parent_run_id=setup.parent_run_id,
+            patience_s=TRACKING_PATIENCE_S,
+        )
     best = finished.summary["best"]["scores"]
     report(finished.summary["rows"], sum(best.values()) / len(best))
 

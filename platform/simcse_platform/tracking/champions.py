@@ -89,8 +89,8 @@ def promote(
 
     `compare` scores both model folders (None while nobody is champion), and `policy` judges by it;
     that may take its time, as no lease is held meanwhile. The decision is kept in a tag of the
-    version, then carried out; `dry_run` does neither. Raises `RegistryError` when the champion
-    changed while it was compared.
+    version, carried out, and kept as carried out; `dry_run` does none of it. Raises
+    `RegistryError` when the champion changed while it was compared.
     """
     policy = policy or PromotionPolicy()
     with session(uri) as client:
@@ -131,12 +131,13 @@ def promote(
             )
         earlier = _earlier_comparisons(history(uri, name), comparison)
         decision = replace(decision, earlier_comparisons=earlier)
+        if not decision.promoted:
+            return _record(client, replace(decision, carried_out=True))
         _record(client, decision)
-        if decision.promoted:
-            _crown(client, name, challenger, champion)
-            if alias_version(client, name, CHALLENGER) == challenger:
-                client.delete_registered_model_alias(name, CHALLENGER)
-    return decision
+        _crown(client, name, challenger, champion)
+        if alias_version(client, name, CHALLENGER) == challenger:
+            client.delete_registered_model_alias(name, CHALLENGER)
+        return _record(client, replace(decision, carried_out=True))
 
 
 def rollback(uri: str, name: str) -> Decision:
@@ -167,7 +168,7 @@ def rollback(uri: str, name: str) -> Decision:
         client.set_registered_model_alias(name, CHAMPION, previous)
         if champion is not None:
             client.set_registered_model_alias(name, PREVIOUS, champion)
-    return decision
+        return _record(client, replace(decision, carried_out=True))
 
 
 def history(uri: str, name: str) -> list[dict[str, Any]]:
@@ -192,11 +193,20 @@ def _earlier_comparisons(past: Sequence[Mapping[str, Any]], comparison: Comparis
     return sum(bool(own & decision.get("data_sha256", {}).items()) for decision in past)
 
 
-def _record(client: MlflowClient, decision: Decision) -> None:
+def _record(client: MlflowClient, decision: Decision) -> Decision:
+    """Keep it, in place of what was kept of it before."""
     key = f"{_DECISION}{decision.time}"
     client.set_model_version_tag(
         decision.name, decision.version, key, json.dumps(decision.to_dict())
     )
+    return decision
+
+
+def outcome(decision: Mapping[str, Any]) -> str:
+    """What became of a decision of `history`, in a word or two."""
+    if not decision["promoted"]:
+        return "refused"
+    return "champion" if decision.get("carried_out", True) else "cut short"
 
 
 def _crown(client: MlflowClient, name: str, version: str, former: str | None) -> None:

@@ -2,8 +2,9 @@
 
 The lease has no clock in common: whoever finds the tag of another waits until it goes, and takes it
 over when it stays the same for `LEASE_SECONDS`. Having set its own, a process reads it again after
-`_SETTLE_SECONDS`. Two processes can hold the lease together only if one of them stands still for
-longer than that between reading and writing the tag, or holds it for longer than `LEASE_SECONDS`.
+`_SETTLE_SECONDS`; one that took longer than that to set it may have done so when another held the
+lease already, and waits as long as that may hold it. So two hold it together only if one does for
+longer than `LEASE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,26 @@ class Tag(Protocol):
 def lease(tag: Tag, holder: str) -> Iterator[None]:
     """The lease until the block ends; `holder` says in the tag who has it."""
     mine = f"{holder} {uuid.uuid4().hex}"
-    seen, since = None, time.monotonic()
-    while (other := tag.read()) != mine:
-        if other != seen:
-            seen, since = other, time.monotonic()
-        if other is None or time.monotonic() >= since + LEASE_SECONDS:
-            tag.write(mine)
-        time.sleep(_SETTLE_SECONDS)
     try:
+        _take(tag, mine)
         yield
     finally:
         if tag.read() == mine:
             tag.clear()
+
+
+def _take(tag: Tag, mine: str) -> None:
+    seen, since, settled = None, time.monotonic(), 0.0
+    while True:
+        begun = time.monotonic()
+        other = tag.read()
+        if other == mine and begun >= settled:
+            return
+        if other != seen:
+            seen, since = other, time.monotonic()
+        if other is None or (other != mine and time.monotonic() >= since + LEASE_SECONDS):
+            tag.write(mine)
+            written = time.monotonic()
+            quick = written - begun <= _SETTLE_SECONDS
+            settled = written + (_SETTLE_SECONDS if quick else LEASE_SECONDS)
+        time.sleep(_SETTLE_SECONDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simcse.errors import UsageError
 
-_CREDENTIALS = re.compile(r"//[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=:)//[^/]*@")
 
 
 def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) -> str:
@@ -24,13 +24,13 @@ def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) ->
         return uri
     if scheme != "sqlite":
         raise UsageError(
-            f"tracking.uri is {uri!r}: give the URI of an MLflow server (http://host:port) or "
-            "sqlite:///file.db"
+            f"tracking.uri is {without_password(uri)!r}: give the URI of an MLflow server "
+            "(http://host:port) or sqlite:///file.db"
         )
     if num_nodes > 1:
         raise UsageError(
-            f"tracking.uri is {uri!r}, but the workers are on {num_nodes} nodes and SQLite serves "
-            "one: set tracking.uri to an MLflow server that all of them reach"
+            f"tracking.uri is {without_password(uri)!r}, but the workers are on {num_nodes} nodes "
+            "and SQLite serves one: set tracking.uri to an MLflow server that all of them reach"
         )
     return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
 

@@ -149,6 +149,8 @@ class Decision:
     time: str
     """ISO 8601, UTC."""
     dry_run: bool = False
+    carried_out: bool = False
+    """Whether the aliases are as decided, as far as anything was to be done."""
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Everything but single items, as JSON has it."""
@@ -162,6 +164,7 @@ class Decision:
             "author": self.author,
             "time": self.time,
             "dry_run": self.dry_run,
+            "carried_out": self.carried_out,
         }
         if self.comparison is not None:
             tree["champion"] = _numbers(self.comparison.champion)

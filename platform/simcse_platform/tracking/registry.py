@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ _ABOUT = (
     "Sentence encoders. `challenger` is the newest version, `champion` the one in use and "
     "`previous` the one to go back to; `simcse history` lists who decided so, and by which scores."
 )
-_COPIED_FROM = "copied_from"
+_COPIED_FROM, _COPIED_MODEL = "copied_from", "copied_model"
 _NAME = re.compile(r"\w[\w .-]*")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
@@ -43,17 +44,25 @@ class Version:
 
     name: str
     version: str
-    alias: str
+    alias: str | None
+    """`challenger`, unless it has another by now, or none since there is a newer version."""
     uri: str
     """`models:/NAME/VERSION`, which `fetch_model` and MLflow take."""
     run_id: str
+
+    @property
+    def shown(self) -> str:
+        """A line for the user."""
+        if self.alias is None:
+            return f"{self.uri} is registered; a newer version is the challenger"
+        return f"registered {self.uri} with the alias {self.alias}"
 
 
 def register(uri: str, name: str, *, run_id: str) -> Version:
     """The newest model of a run as the challenger of `name`.
 
-    Registering the same logged model again gives the version it has. Raises `RegistryError` for a
-    run that is not there or has no model.
+    Registering the same logged model again gives the version it has, as it stands. Raises
+    `RegistryError` for a run that is not there or has no model.
     """
     _check_name(name)
     with session(uri) as client:
@@ -68,6 +77,17 @@ def register_folder(
     `origin` says in the run where the model comes from, when that is not the folder. Raises
     `ModelError` for a folder that holds no model.
     """
+    return _register_folder(uri, name, folder, experiment, origin, {})
+
+
+def _register_folder(
+    uri: str,
+    name: str,
+    folder: Path,
+    experiment: str,
+    origin: str | None,
+    tags: Mapping[str, str],
+) -> Version:
     locate(folder)
     _check_name(name)
     with session(uri) as client:
@@ -83,7 +103,7 @@ def register_folder(
         with session(uri) as client:
             client.set_terminated(run_id, status)
     with session(uri) as client:
-        return _challenger(client, name, run_id, model_uri)
+        return _challenger(client, name, run_id, model_uri, tags)
 
 
 def copy_version(
@@ -91,22 +111,22 @@ def copy_version(
 ) -> Version:
     """A version of the registry at `source` as the challenger of `name` in the one at `uri`.
 
-    The copy's tag `copied_from` says where it came from; what was copied before is not copied
-    again. Raises as `fetch_model` and `register_folder` do.
+    The copy's tags say where it came from; what was copied before is not copied again. Raises as
+    `fetch_model` and `register_folder` do.
     """
     _check_name(name)
     with session(source) as client:
         original, number = resolve(client, model_uri)
+        model = str(client.get_model_version(original, number).source)
     origin = f"models:/{original}/{number} of {without_password(source)}"
+    # The number alone may be that of another model, where a name was deleted and given anew.
+    tags = {_COPIED_FROM: origin, _COPIED_MODEL: model}
     with session(uri) as client:
         for found in client.search_model_versions(f"name = '{name}'"):
-            if found.tags.get(_COPIED_FROM) == origin:
+            if tags.items() <= found.tags.items():
                 return _challenger(client, name, str(found.run_id), str(found.source))
     folder = fetch_model(source, f"models:/{original}/{number}", cache)
-    version = register_folder(uri, name, folder, experiment=experiment, origin=origin)
-    with session(uri) as client:
-        client.set_model_version_tag(name, version.version, _COPIED_FROM, origin)
-    return version
+    return _register_folder(uri, name, folder, experiment, origin, tags)
 
 
 def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
@@ -190,8 +210,9 @@ def find_registered(client: MlflowClient, name: str) -> RegisteredModel:
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
+        registry = without_password(client.tracking_uri)
         raise RegistryError(
-            f"there is no model {name!r} in the registry {client.tracking_uri}: register one"
+            f"there is no model {name!r} in the registry {registry}: register one"
         ) from None
 
 
@@ -226,13 +247,24 @@ def _model_of_run(client: MlflowClient, run_id: str) -> str:
     return f"models:/{max(ready, key=lambda model: model.creation_timestamp).model_id}"
 
 
-def _challenger(client: MlflowClient, name: str, run_id: str, model_uri: str) -> Version:
-    found = _version_of(client, name, model_uri) or _create(client, name, model_uri, run_id)
-    client.set_registered_model_alias(name, CHALLENGER, found.version)
+def _challenger(
+    client: MlflowClient,
+    name: str,
+    run_id: str,
+    model_uri: str,
+    tags: Mapping[str, str] | None = None,
+) -> Version:
+    held = _version_of(client, name, model_uri)
+    found = held or _create(client, name, model_uri, run_id, tags or {})
+    alias = _alias_of(client, name, found) if held else None
+    # An older version takes it from no newer one.
+    if alias is None and int(found.version) == _newest(client, name):
+        client.set_registered_model_alias(name, CHALLENGER, found.version)
+        alias = CHALLENGER
     return Version(
         name=name,
         version=str(found.version),
-        alias=CHALLENGER,
+        alias=alias,
         uri=f"models:/{name}/{found.version}",
         run_id=run_id,
     )
@@ -244,7 +276,19 @@ def _version_of(client: MlflowClient, name: str, model_uri: str) -> ModelVersion
     return next(same, None)
 
 
-def _create(client: MlflowClient, name: str, model_uri: str, run_id: str) -> ModelVersion:
+def _alias_of(client: MlflowClient, name: str, version: ModelVersion) -> str | None:
+    aliases = find_registered(client, name).aliases.items()
+    return next((alias for alias, held in aliases if int(held) == int(version.version)), None)
+
+
+def _newest(client: MlflowClient, name: str) -> int:
+    versions = client.search_model_versions(f"name = '{name}'")
+    return max(int(version.version) for version in versions)
+
+
+def _create(
+    client: MlflowClient, name: str, model_uri: str, run_id: str, tags: Mapping[str, str]
+) -> ModelVersion:
     try:
         client.create_registered_model(
             name, tags={"task": "sentence-similarity"}, description=_ABOUT
@@ -260,5 +304,6 @@ def _create(client: MlflowClient, name: str, model_uri: str, run_id: str) -> Mod
         run_id=run_id,
         model_id=model_id,
         description=facts.get(MLFLOW_RUN_NOTE),
-        tags={key: text for key, text in facts.items() if not key.startswith("mlflow.")},
+        tags={key: text for key, text in facts.items() if not key.startswith("mlflow.")}
+        | dict(tags),
     )
