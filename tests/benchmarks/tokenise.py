@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
@@ -23,7 +24,7 @@ ROWS_PER_GROUP = 4096
 
 
 def write_corpus(options: Options) -> None:
-    """So many different sentences: those of Wikipedia, again and again with another ending."""
+    """So many different sentences: those of Wikipedia, again and again with other rare words."""
     sentences = _sentences(options.rows)
     rows_per_file = -(-options.rows // FILES)
     for number in range(FILES):
@@ -111,9 +112,14 @@ def rows(runs: Runs, options: Options) -> list[Row]:
 def _sentences(count: int) -> Iterator[str]:
     files = sorted((data_folder() / "wiki" / "parquet").glob("*.parquet"))
     texts = [text for file in files for text in pq.read_table(file)["text"].to_pylist()]
+    met = Counter(word for text in texts for word in text.split())
     for number, text in enumerate(islice(cycle(texts), count)):
         turn = number // len(texts)
-        yield f"{text} {turn}" if turn else text
+        if turn:
+            # New words come as often as in the first turn, whoever remembers words.
+            words = [word if met[word] > 1 else word + "q" * turn for word in text.split()]
+            text = f"{' '.join(words)} {turn}"
+        yield text
 
 
 def _files(scratch: Path) -> list[Path]:

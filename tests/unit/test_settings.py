@@ -6,7 +6,8 @@ import pytest
 
 from pipelines import settings
 from simcse.errors import UsageError
-from simcse_platform.config import TrainRun
+from simcse_platform.config import TrainRun, override
+from simcse_platform.sweep.space import Choice, Range, parse
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +98,23 @@ def test_a_run_has_one_origin_which_names_it(config: Path) -> None:
 
 def test_a_list_of_names_may_have_spaces_after_its_commas() -> None:
     assert settings.names("STS12, STS13,sts") == ["STS12", "STS13", "sts"]
+
+
+def test_searched_paths_mean_the_same_in_every_directory(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    searches = [
+        "encoder.model=here,some/hub-id",
+        "data.corpus=[a.txt],[b.txt, s3://bucket/c]",
+        "optim.learning_rate=1e-5,1e-4",
+        "seed=integer(1,9)",
+    ]
+    base = resolve(config)
+    found = settings.absolute_space(parse(searches, base), base)
+    assert found == {
+        "encoder.model": Choice((str(tmp_path / "here"), "some/hub-id")),
+        "data.corpus": Choice((f'["{tmp_path}/a.txt"]', f'["{tmp_path}/b.txt", "s3://bucket/c"]')),
+        "optim.learning_rate": Choice(("1e-5", "1e-4")),
+        "seed": Range("integer", 1, 9),
+    }
+    run = override(base, [f"data.corpus={found['data.corpus'].values[1]}"])  # type: ignore[union-attr]
+    assert run.data.corpus == (str(tmp_path / "b.txt"), "s3://bucket/c")
