@@ -135,7 +135,12 @@ def _training(description: ModelDescription) -> str:
         "MLflow run": lineage.get("mlflow_run_id"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-    known = [f"| {name} | {_cell(fact)} |" for name, fact in facts.items() if fact]
+    # A zero is on record like any other number.
+    known = [
+        f"| {name} | {_cell(fact)} |"
+        for name, fact in facts.items()
+        if fact is not None and fact != ""
+    ]
     table = "\n".join(["| | |", "|---|---|", *known]) if known else "Nothing is on record."
     whole = json.dumps(lineage, indent=2, ensure_ascii=False)
     return f"""{table}
