@@ -52,11 +52,11 @@ def user_run(
 ) -> TrainRun:
     """Encoder, text, sets and settings as the user has them, on the unsupervised recipe.
 
-    Raises `UsageError` for a setting that the rows are about, and without sentences where rows are
+    Raises `UsageError` for a setting in which the rows differ, and without sentences where rows are
     trained on them.
     """
     trained = [row.source for row in comparison.rows if isinstance(row.source, Trained)]
-    compared = {_path(text) for source in trained for text in source.settings}
+    compared = _compared(trained)
     for path in map(_path, assignments):
         if path in compared:
             raise UsageError(f"{path} is what {comparison.name} compares: leave it out of --set")
@@ -145,6 +145,13 @@ def _scaled(scale: Scale, batch: int) -> list[str]:
         return []
     steps = SMALL_ROWS // batch
     return [f"global_batch_size={batch}", f"max_steps={steps}", "epochs=1", "dev.every=10"]
+
+
+def _compared(trained: Sequence[Trained]) -> set[str]:
+    """Settings in which rows differ; what all of them set alike is the user's to change."""
+    tables = [dict(text.split("=", 1) for text in source.settings) for source in trained]
+    paths = {path for table in tables for path in table}
+    return {path for path in paths if len({table.get(path) for table in tables}) > 1}
 
 
 def _path(assignment: str) -> str:

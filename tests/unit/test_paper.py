@@ -146,11 +146,14 @@ def test_the_users_settings_have_the_last_word_but_on_what_is_compared(
     monkeypatch.chdir(tiny_encoder.parent)
     named = plan("table3", "small", tiny_encoder, corpus, f"encoder.model={tiny_encoder.name}")
     assert run_of(named, "p = 0.2").encoder.model == str(tiny_encoder)
+    # All rows of figure 2 are measured as often, which is not what it compares.
+    often = plan("figure2", "small", tiny_encoder, corpus, "dev.every=3")
+    assert {run_of(often, label).dev.every for label in often.points} == {3}
     for name, assignment in (
         ("tableD1", "objective.temperature=0.1"),
         ("table3", "encoder.dropout=0.2"),
         ("batch", "global_batch_size=32"),
-        ("figure2", "dev.every=250"),
+        ("figure2", "views.positive=crop"),
     ):
         path = assignment.partition("=")[0]
         with pytest.raises(
