@@ -27,7 +27,7 @@ OFF_IN_THE_PAPER = {"SBERT-base": 74.89, "BERT-base (avg.)": 84.94}
 
 @pytest.mark.parametrize(
     ("table", "systems"),
-    [(PUBLISHED_STS, 23), (PUBLISHED_AGGREGATIONS, 10), (PUBLISHED_TRANSFER, 21)],
+    [(PUBLISHED_STS, 23), (PUBLISHED_AGGREGATIONS, 11), (PUBLISHED_TRANSFER, 21)],
 )
 def test_published_averages_are_those_of_their_rows(
     table: Mapping[str, Mapping[str, float]], systems: int
@@ -39,16 +39,23 @@ def test_published_averages_are_those_of_their_rows(
             assert fmean(by_set) == pytest.approx(average, abs=0.0051), label
 
 
-def test_there_is_every_comparison_with_as_many_rows_as_the_paper_has() -> None:
+def test_every_comparison_has_the_papers_rows_but_those_left_out_on_purpose() -> None:
     counts = {name: len(comparison.rows) for name, comparison in COMPARISONS.items()}
     assert counts == {
         **{"table1": 11, "table2": 8, "table3": 8, "table4": 17, "table5": 23, "table6": 8},
-        **{"table7": 5, "table8": 2, "tableB": 10, "tableD1": 6, "tableD2": 4, "tableE1": 21},
-        **{"figure2": 4, "figure3": 9, "figureF": 6, "figureG": 6, "batch": 12},
+        **{"table7": 5, "table8": 2, "tableB": 11, "tableD1": 6, "tableD2": 4, "tableE1": 21},
+        **{"figure2": 4, "figure3": 9, "figureF": 8, "figureG": 6, "batch": 12},
     }
     for comparison in COMPARISONS.values():
         labels = [row.label for row in comparison.rows]
         assert len(set(labels)) == len(labels)
+
+
+def test_only_the_singular_values_are_of_flow_too() -> None:
+    systems = {name: [row.label for row in COMPARISONS[name].rows] for name in COMPARISONS}
+    flow = ["BERT-base-flow", "SBERT-base-flow"]
+    assert [label for label in systems["figureF"] if label not in systems["figureG"]] == flow
+    assert systems["figureF"] == systems["figure3"][:-1]
 
 
 @pytest.fixture
