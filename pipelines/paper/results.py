@@ -53,7 +53,7 @@ def result_of(
                 "deviation": outcome.deviation(),
                 "seeds": len(outcome.found),
                 "runs": list(outcome.runs),
-                "note": outcome.note,
+                "note": "; ".join(filter(None, (outcome.note, outcome.row.remark))),
                 "failure": outcome.failure,
                 "neighbours": [
                     example.as_json()

@@ -148,6 +148,30 @@ def test_the_papers_numbers_stand_above_ours(
     assert "STS14 is missing: no file" in shown
 
 
+@pytest.mark.parametrize(("name", "note"), [("table5", "measured; "), ("figure3", "")])
+def test_what_is_known_of_a_published_score_joins_the_note(
+    tiny_encoder: Path,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    note: str,
+) -> None:
+    comparison, mistaken = rows.find(name), "BERT-base (first-last avg.)"
+    outcomes = [Outcome(row=row, note=note.removesuffix("; ")) for row in comparison.rows]
+    user = runs.user_run(comparison, "small", str(tiny_encoder), [str(corpus)], None, None, [])
+    result = results.result_of(
+        comparison, "small", user, [], GivenTexts(), outcomes, bench("sts", monkeypatch)
+    )
+    notes = {row["row"]: row["note"] for row in result["rows"]}
+    said = notes.pop(mistaken)
+    assert said.startswith(f"{note}the published average, 56.70, took the embedding layer")
+    assert said.endswith("the authors' code gives 60.73")
+    assert set(notes.values()) == {note.removesuffix("; ")}
+    results.show(result)
+    assert f"\n{mistaken}: {said}\n" in capsys.readouterr().out
+
+
 LISTS = {
     **{name: [] for name in ("documents", "triplets", "paraphrases", "captions")},
     "nli": ["nli.tsv"],
