@@ -32,8 +32,8 @@ class PlacedModel(NamedTuple):
 
     uniformity: float
     alignment: float
-    score: float
-    """Of its STS sets, x 100."""
+    score: float | None
+    """Of its STS sets, x 100; None where none was at hand."""
 
 
 def save_png(figures: Mapping[str, Figure], folder: Path) -> None:
@@ -86,22 +86,25 @@ def trajectories(paths: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     return _in_the_plane(figure, axes)
 
 
-def models_in_the_plane(models: Mapping[str, PlacedModel]) -> Figure:
-    """Uniformity against alignment of models, coloured by their score (figure 3)."""
+def models_in_the_plane(models: Mapping[str, PlacedModel], *, score: str) -> Figure:
+    """Uniformity against alignment of models, coloured by their score (figure 3).
+
+    `score` is what the score is called. A model without one is grey.
+    """
     figure = Figure(figsize=(6.5, 4.5))
     axes = figure.subplots()
-    points = axes.scatter(
-        [model.uniformity for model in models.values()],
-        [model.alignment for model in models.values()],
-        c=[model.score for model in models.values()],
-        cmap="viridis",
-    )
+    if scored := [model for model in models.values() if model.score is not None]:
+        uniformity, alignment, scores = zip(*scored, strict=True)
+        points = axes.scatter(uniformity, alignment, c=scores, cmap="viridis")
+        figure.colorbar(points, label=score)
+    if bare := [model for model in models.values() if model.score is None]:
+        uniformity, alignment, _ = zip(*bare, strict=True)
+        axes.scatter(uniformity, alignment, color="grey")
     for name, model in models.items():
         place = (model.uniformity, model.alignment)
-        text = f"{name} ({model.score:.1f})"
+        text = name if model.score is None else f"{name} ({model.score:.1f})"
         axes.annotate(text, place, xytext=(5, 4), textcoords="offset points", fontsize=8)
     axes.margins(x=0.25, y=0.15)
-    figure.colorbar(points, label="STS score")
     return _in_the_plane(figure, axes)
 
 

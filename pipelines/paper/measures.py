@@ -217,12 +217,18 @@ def draw(comparison: Comparison, outcomes: Sequence[Outcome]) -> dict[str, Figur
     first = {outcome.row.label: outcome.found[0] for outcome in outcomes if outcome.found}
     paths = {label: one.path for label, one in first.items() if one.path}
     lie = {label: one.geometry for label, one in first.items() if one.geometry is not None}
+    placed = {label: one.numbers for label, one in first.items() if {*_PLANE} <= {*one.numbers}}
     match comparison.name:
         case "figure2" if paths:
             return {"figure2": figures.trajectories(paths)}
-        case "figure3" if lie:
-            places = {label: _place(first[label].numbers) for label in lie}
-            return {"figure3": figures.models_in_the_plane(places)}
+        case "figure3" if placed:
+            # The one number beside those of the plane, if any STS set was at hand.
+            score = next((n for one in placed.values() for n in one if n not in _PLANE), "")
+            models = {
+                label: figures.PlacedModel(one["uniformity"], one["alignment"], one.get(score))
+                for label, one in placed.items()
+            }
+            return {"figure3": figures.models_in_the_plane(models, score=score)}
         case "figureF" if lie:
             values = {label: found["spectrum"]["singular_values"] for label, found in lie.items()}
             return {"figureF": figures.spectra(values)}
@@ -230,9 +236,3 @@ def draw(comparison: Comparison, outcomes: Sequence[Outcome]) -> dict[str, Figur
             cosines = {label: found["cosines"] for label, found in lie.items()}
             return {"figureG": figures.cosine_histograms(cosines)}
     return {}
-
-
-def _place(numbers: Mapping[str, float]) -> figures.PlacedModel:
-    """Its score is the one number beside those of the plane, where STS sets were at hand."""
-    [score] = [value for name, value in numbers.items() if name not in _PLANE] or [float("nan")]
-    return figures.PlacedModel(numbers["uniformity"], numbers["alignment"], score)

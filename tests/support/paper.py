@@ -15,6 +15,8 @@ from pipelines.paper.rows import Trained
 from pipelines.paper.runs import PlannedRows, Scale
 from pipelines.paper.texts import NotAtHandError
 from simcse.evaluation import EmbeddingTable, LoadedSets, Pairs, STSSet
+from simcse.evaluation.geometry import GeometrySet
+from simcse.evaluation.suite import GEOMETRY
 from simcse_platform.config import TrainRun, override
 
 
@@ -84,17 +86,28 @@ def sts_set(name: str, split: str = "dev") -> STSSet:
     return STSSet(name=name, split=split, subsets={"one": one, "two": two})
 
 
+GEOMETRY_SET = GeometrySet(
+    Pairs(("a", "b", "b"), ("b", "c", "d"), np.array([5.0, 1.0, 3.0])), "dev"
+)
 EMBEDDER = Lines({"a": (1, 0), "b": (1, 0.4), "c": (0, 1), "d": (0.6, 1)})
 
 
-def bench(measure: str, monkeypatch: pytest.MonkeyPatch, captions: list[str] | None = None):
+STS_AT_HAND = ("STS12", "STSBenchmark")
+
+
+def bench(
+    measure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    captions: list[str] | None = None,
+    *,
+    sts: tuple[str, ...] = STS_AT_HAND,
+):
     """With `sts_set` in place of every set that is asked for, and STS14 missing."""
 
     def load(tasks, *, data, mode):
-        names = {"sts": ["STS12", "STSBenchmark"], "transfer": [], "geometry": []}[tasks[0]]
-        return LoadedSets(
-            [sts_set(n, mode) for n in names], {"STS14": "no file"}, dict.fromkeys(names, "ab")
-        )
+        names = {"sts": sts, "transfer": [], GEOMETRY: [GEOMETRY]}[tasks[0]]
+        sets = [GEOMETRY_SET if n == GEOMETRY else sts_set(n, mode) for n in names]
+        return LoadedSets(sets, {"STS14": "no file"}, dict.fromkeys(names, "ab"))
 
     monkeypatch.setattr("pipelines.evaluation_sets.load", load)
     return Bench(

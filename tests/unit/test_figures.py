@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from simcse import figures
 from simcse.evaluation.geometry import describe
@@ -32,14 +33,24 @@ def test_a_trajectory_has_an_arrow_for_each_step_on_its_way() -> None:
     assert arrows == [((-1.0, 0.2), (-2.0, 0.25)), ((-2.0, 0.25), (-2.5, 0.2))]
 
 
-def test_models_lie_at_their_numbers_with_their_score() -> None:
+def test_models_lie_at_their_numbers_coloured_by_their_score_or_grey_without() -> None:
     drawn = figures.models_in_the_plane(
-        {"start": PlacedModel(-1.5, 0.2, 60.0), "trained": PlacedModel(-2.5, 0.25, 76.25)}
+        {
+            "start": PlacedModel(-1.5, 0.2, 60.0),
+            "unscored": PlacedModel(-2.0, 0.3, None),
+            "trained": PlacedModel(-2.5, 0.25, 76.25),
+        },
+        score="STS avg.",
     )
-    axes = drawn.axes[0]
-    assert axes.collections[0].get_offsets().tolist() == [[-1.5, 0.2], [-2.5, 0.25]]
-    assert axes.collections[0].get_array().tolist() == [60.0, 76.25]
-    assert [text.get_text() for text in axes.texts] == ["start (60.0)", "trained (76.2)"]
+    axes, bar = drawn.axes
+    scored, bare = axes.collections
+    assert scored.get_offsets().tolist() == [[-1.5, 0.2], [-2.5, 0.25]]
+    assert scored.get_array().tolist() == [60.0, 76.25]
+    assert bare.get_offsets().tolist() == [[-2.0, 0.3]]
+    assert bare.get_facecolor().tolist() == [[*to_rgba("grey")]]
+    labels = ["start (60.0)", "unscored", "trained (76.2)"]
+    assert [text.get_text() for text in axes.texts] == labels
+    assert bar.get_ylabel() == "STS avg."
 
 
 def test_cosines_have_a_band_a_grade() -> None:

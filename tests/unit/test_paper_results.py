@@ -304,10 +304,3 @@ def test_a_trained_models_scores_are_kept(
     assert made.outcome(row).found == [want]
     monkeypatch.setattr(Bench, "score", None)
     assert made.outcome(row).found == [want]
-
-
-def test_pictures_leave_out_rows_without_what_they_show() -> None:
-    for name in ("figure2", "figure3", "figureF", "figureG"):
-        comparison = rows.find(name)
-        bare = [Outcome(row=row, found=[Finding({STSB_DEV: 1.0})]) for row in comparison.rows]
-        assert draw(comparison, bare) == {}
