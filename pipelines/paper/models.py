@@ -90,6 +90,7 @@ class RowModels:
         return Outcome(
             row=row,
             found=[self._found(trial, row) for trial in done],
+            note=self.planned.sizes[row.label],
             failure=failure,
             runs=[trial.name for trial in trials],
         )

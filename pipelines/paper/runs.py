@@ -10,7 +10,7 @@ from typing import Literal
 
 from pipelines import demo_data, recipes, settings
 from pipelines.paper.rows import Comparison, Trained
-from pipelines.paper.texts import TrainingTexts
+from pipelines.paper.texts import TrainingTexts, size_note
 from pipelines.train import check_corpus
 from simcse.errors import SimcseError, UsageError
 from simcse_platform.config import TrainRun, flatten, override
@@ -39,6 +39,8 @@ class PlannedRows:
     """That difference by the row's label."""
     notes: Mapping[str, str]
     """Why a row cannot be trained."""
+    sizes: Mapping[str, str]
+    """How large a trained row's text is, where it was prepared for it."""
 
 
 def user_run(
@@ -94,6 +96,7 @@ def plan_rows(
     """
     runs: dict[str, TrainRun] = {}
     notes: dict[str, str] = {}
+    sizes: dict[str, str] = {}
     sample = texts.sample_size()
     for row in comparison.rows:
         if not isinstance(row.source, Trained) or row.label in leave_out:
@@ -106,6 +109,7 @@ def plan_rows(
             notes[row.label] = str(error)
         else:
             runs[row.label] = run
+            sizes[row.label] = size_note(row.source.text, run.data)
     untrained = any(
         row.label in leave_out or not isinstance(row.source, Trained) for row in comparison.rows
     )
@@ -118,7 +122,7 @@ def plan_rows(
         label: {path: text for path, text in flatten(run).items() if text != start[path]}
         for label, run in runs.items()
     }
-    return PlannedRows(base, points, notes)
+    return PlannedRows(base, points, notes, sizes)
 
 
 def _run(

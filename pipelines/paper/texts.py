@@ -179,6 +179,20 @@ class TrainingTexts:
         return made
 
 
+def size_note(text: Text, data: DataConfig) -> str:
+    """How large the text is that was prepared for a row, since the paper's had its own size.
+
+    Empty for the user's sentences, and where nothing was prepared.
+    """
+    if text == "sentences" or not is_prepared(folder := Path(data.corpus[0])):
+        return ""
+    manifest = read_manifest(folder)
+    columns = len(data.columns or manifest.columns)
+    kind = {1: "sentences", 2: "pairs", 3: "triplets"}.get(columns, "rows")
+    of = " of the given triplets" if columns < len(manifest.columns) else ""
+    return f"its text has {manifest.rows:,} {kind}{of}"
+
+
 def _lacking(text: Text) -> NotAtHandError:
     if text in ("paraphrases", "captions"):
         return NotAtHandError(f"no {text}: give --{text}")

@@ -18,6 +18,7 @@ from simcse.evaluation import EmbeddingTable, LoadedSets, Pairs, STSSet
 from simcse.evaluation.geometry import GeometrySet
 from simcse.evaluation.suite import GEOMETRY
 from simcse_platform.config import TrainRun, override
+from simcse_platform.ingest.manifest import MANIFEST, Manifest
 
 
 class FilesByColumns:
@@ -39,6 +40,26 @@ class FilesByColumns:
 
     def sample_size(self) -> None:
         return None
+
+
+def manifest_only(folder: Path, rows: int, *columns: str) -> Path:
+    """What tells how large a prepared text is, without the text."""
+    manifest = Manifest(
+        content_key="k",
+        rows=rows,
+        columns=columns,
+        shards=(),
+        tokenizer_model="bert",
+        tokenizer_fingerprint="f",
+        max_length=32,
+        dropped={},
+        quarantined={},
+        cut=0,
+        lengths={},
+    )
+    folder.mkdir()
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    return folder
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pipelines.paper.rows import COMPARISONS, Trained
 from pipelines.paper.runs import Scale
 from simcse.errors import UsageError
 from support.command_line import CommandLine
-from support.paper import plan, run_of
+from support.paper import FilesByColumns, manifest_only, plan, run_of
 
 
 def test_every_comparison_has_the_papers_rows_but_those_left_out_on_purpose() -> None:
@@ -161,6 +162,27 @@ def test_a_row_whose_text_is_not_at_hand_says_so_and_no_row_at_all_is_an_error(
     )
     assert len(named.points) == 7
     plan("figureF", "small", tiny_encoder, corpus, lacking="triplets")
+
+
+def test_a_row_says_how_large_its_text_is_whatever_the_papers_was(
+    tiny_encoder: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ("sent0", "sent1", "hard_neg")
+    triplets = manifest_only(corpus.parent / "triplets", 275_601, *columns)
+
+    def settings(_: FilesByColumns, source: Trained, sample: int | None) -> tuple[str, ...]:
+        if source.text == "sentences":
+            return ()
+        taken = columns[:2] if source.text == "entailment" else columns
+        return (f"data.corpus={json.dumps([str(triplets)])}", f"data.columns={json.dumps(taken)}")
+
+    monkeypatch.setattr(FilesByColumns, "settings", settings)
+    sizes = plan("table4", "paper", tiny_encoder, corpus).sizes
+    assert sizes["unsupervised SimCSE (1m), full"] == ""
+    pairs = "its text has 275,601 pairs of the given triplets"
+    assert sizes["NLI entailment (314k), full"] == pairs
+    assert sizes["NLI entailment + hard negatives"] == "its text has 275,601 triplets"
+    assert plan("table7", "paper", tiny_encoder, corpus).sizes["no hard negatives"] == pairs
 
 
 @pytest.mark.parametrize(

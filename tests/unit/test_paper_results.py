@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +235,10 @@ def test_a_trained_row_has_the_scores_of_its_seeds_and_says_which_failed(
         trial("e", 2, None, **planned_point(third, tiny_encoder, corpus)),
     ]
     made = row_models(tiny_encoder, corpus, bench("dev", monkeypatch), *trials)
+    sizes = {**made.planned.sizes, first.label: "its text has 3 pairs"}
+    made = replace(made, planned=replace(made.planned, sizes=sizes))
     outcome = made.outcome(first)
+    assert outcome.note == "its text has 3 pairs"
     assert [one.numbers for one in outcome.found] == [{STSB_DEV: 82.0}, {STSB_DEV: 80.0}]
     assert (outcome.failure, outcome.runs) == ("", ["a", "b"])
     outcome = made.outcome(second)
