@@ -76,7 +76,9 @@ def reproduce(
     sweep: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="Name of the sweep; an unfinished one of it goes on."
+            "--name",
+            metavar="NAME",
+            help="Name of the sweep and its folder; an unfinished one of it goes on.",
         ),
     ] = None,
     output: settings.Output = Path("runs"),
@@ -125,13 +127,17 @@ def reproduce(
             # What cannot be loaded is found before hours of training.
             made.load(label)
         finished = _train(name, planned, seeds, sweep, output, address)
+        kept = (
+            results.folder_without_sweep(output, sweep or f"reproduce-{name}")
+            if finished is None
+            else finished.folder
+        )
         made = replace(made, finished=finished)
         outcomes = [made.outcome(row) for row in comparison.rows]
     result = results.result_of(comparison, scale, user, chosen, given, outcomes, bench)
     results.show(result)
     write_json(json_file, result)
-    if finished is not None:
-        results.record(finished, result, draw(comparison, outcomes))
+    results.record(kept, result, draw(comparison, outcomes), finished)
     if failed := [outcome.row.label for outcome in outcomes if outcome.failure]:
         raise SimcseError(f"{len(failed)} row(s) failed, the lines above say why: {failed[0]}, ...")
 

@@ -16,16 +16,17 @@ from pipelines.paper.measures import Bench, Outcome
 from pipelines.paper.rows import Comparison
 from pipelines.paper.runs import Scale
 from pipelines.paper.texts import GivenTexts
+from simcse.errors import UsageError
 from simcse.evaluation import missing_lines
 from simcse.figures import save_png
 from simcse_platform.config import TrainRun
-from simcse_platform.storage import write_atomically
+from simcse_platform.storage import RunFolder, write_atomically
 from simcse_platform.sweep.execute import FinishedSweep
 from simcse_platform.sweep.trial import TRACKING_PATIENCE_S
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import log_files
 
-_COMPARISON_FOLDER = "comparison"
+_COMPARISON = "comparison"
 
 
 def result_of(
@@ -114,11 +115,35 @@ def _cell(value: float | None, deviation: float | None = None) -> str:
     return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {deviation:.2f}"
 
 
-def record(finished: FinishedSweep, result: Mapping[str, Any], drawn: Mapping[str, Figure]) -> None:
-    """The comparison beside the sweep and with its MLflow run. Raises `TrackingError`."""
-    folder = finished.folder.path / _COMPARISON_FOLDER
-    write_atomically(folder / f"{result['name']}.json", json.dumps(result, indent=1))
-    save_png(drawn, folder)
+def folder_without_sweep(output: Path, name: str) -> RunFolder:
+    """Where a comparison lies for which nothing is trained.
+
+    Raises `UsageError` when something else lies there.
+    """
+    folder = RunFolder.of(str(output), name)
+    if folder.path.exists() and {entry.name for entry in folder.path.iterdir()} - {_COMPARISON}:
+        raise UsageError(
+            f"{folder.path} exists and holds more than a comparison: choose another --name"
+        )
+    return folder
+
+
+def record(
+    folder: RunFolder,
+    result: Mapping[str, Any],
+    drawn: Mapping[str, Figure],
+    finished: FinishedSweep | None,
+) -> None:
+    """The comparison in its folder and, where there was a sweep, with its MLflow run.
+
+    Raises `TrackingError`.
+    """
+    comparison = folder.path / _COMPARISON
+    write_atomically(comparison / f"{result['name']}.json", json.dumps(result, indent=1))
+    save_png(drawn, comparison)
+    if finished is None:
+        say(f"recorded in {comparison}")
+        return
     check_server(finished.tracking_uri, patience_s=TRACKING_PATIENCE_S)
-    log_files(finished.tracking_uri, finished.run_id, folder)
-    say(f"recorded in {folder} and with the MLflow run {finished.run_id}")
+    log_files(finished.tracking_uri, finished.run_id, comparison)
+    say(f"recorded in {comparison} and with the MLflow run {finished.run_id}")

@@ -116,6 +116,18 @@ EMBEDDER = Lines({"a": (1, 0), "b": (1, 0.4), "c": (0, 1), "d": (0.6, 1)})
 STS_AT_HAND = ("STS12", "STSBenchmark")
 
 
+def stand_in_sets(monkeypatch: pytest.MonkeyPatch, sts: tuple[str, ...] = STS_AT_HAND) -> None:
+    """Put `sts_set` in place of every set that is asked for; of the STS sets, STS14 is missing."""
+
+    def load(tasks, *, data, mode):
+        names = [n for t in tasks for n in {"sts": sts, "transfer": ()}.get(t, [t])]
+        sets = [GEOMETRY_SET if n == GEOMETRY else sts_set(n, mode) for n in names]
+        missing = {"STS14": "no file"} if "sts" in tasks else {}
+        return LoadedSets(sets, missing, dict.fromkeys(names, "ab"))
+
+    monkeypatch.setattr("pipelines.evaluation_sets.load", load)
+
+
 def bench(
     measure: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,14 +135,8 @@ def bench(
     *,
     sts: tuple[str, ...] = STS_AT_HAND,
 ):
-    """With `sts_set` in place of every set that is asked for, and STS14 missing."""
-
-    def load(tasks, *, data, mode):
-        names = {"sts": sts, "transfer": [], GEOMETRY: [GEOMETRY]}[tasks[0]]
-        sets = [GEOMETRY_SET if n == GEOMETRY else sts_set(n, mode) for n in names]
-        return LoadedSets(sets, {"STS14": "no file"}, dict.fromkeys(names, "ab"))
-
-    monkeypatch.setattr("pipelines.evaluation_sets.load", load)
+    """A bench on stand-ins."""
+    stand_in_sets(monkeypatch, sts)
     return Bench(
         measure,  # type: ignore[arg-type]
         dev_sets=LoadedSets([sts_set("STSBenchmark")], {}, {"STSBenchmark": "cd"}),
