@@ -180,6 +180,7 @@ def test_a_decision_is_json_with_all_its_numbers() -> None:
         "author": "ada",
         "time": "2026-01-01T00:00:00.000000Z",
         "dry_run": False,
+        "carried_out": False,
         "champion": {
             "scores": {"A": 75.0, "B": 76.0},
             "average": 75.5,
