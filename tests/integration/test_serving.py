@@ -50,7 +50,7 @@ def test_requests_with_sentences_return_our_vectors(tmp_path: Path) -> None:
             start_new_session=True,
         )
     try:
-        for _ in range(600):
+        for _ in range(1500):
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).close()
                 break
