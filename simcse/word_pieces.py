@@ -1,4 +1,4 @@
-"""WordPiece ids by the words already seen, in a third of the time that the tokenizer takes.
+"""WordPiece ids by the words already seen, in less than half the tokenizer's time.
 
 A corpus is mostly the same few thousand words, and the tokenizer library cuts each of them into
 pieces anew. Here a word's pieces are remembered. BERT's normalisation looks at one character at a

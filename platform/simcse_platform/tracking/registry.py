@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import mlflow.artifacts
 import yaml
@@ -252,10 +253,10 @@ def _challenger(
     name: str,
     run_id: str,
     model_uri: str,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Version:
     held = _version_of(client, name, model_uri)
-    found = held or _create(client, name, model_uri, run_id, tags or {})
+    found = held or _create(client, name, model_uri, run_id, tags)
     alias = _alias_of(client, name, found) if held else None
     # An older version takes it from no newer one.
     if alias is None and int(found.version) == _newest(client, name):
