@@ -89,7 +89,7 @@ class MaskedLanguageTerm(nn.Module):
                     self._chunk_sum, encoder, words.select(rows_m), masked.targets.select(rows_m)
                 ),
                 enabled=again,
-                random=True,
+                random_on=encoder.backbone.device,
             )
             for rows_m in encoder.chunks(masked.tokens, recomputed_chunks)
         ]

@@ -15,6 +15,10 @@ class PassingError(SimcseError):
     """What another attempt of the workers may mend."""
 
 
+class StorageError(PassingError):
+    """A file system that fails for a moment, such as one that a network stands between."""
+
+
 class StreamError(PassingError):
     """Batches that do not arrive as planned, or not in time."""
 

@@ -124,7 +124,7 @@ def execute(
     `parent_run_id` is the MLflow run of the sweep that it belongs to. A tracking server that does
     not answer, at the start or at the end, is waited for `patience_s` seconds, and at the end two
     minutes at least. Ray must be connected. Raises the project's errors; a run that was refused
-    before it trained leaves its name free.
+    before it trained leaves its name free, and one that another process trains is refused.
     """
     output = folder.path.parent
     uri = tracking_uri(run.tracking.uri, output, num_nodes=resources.nodes)
@@ -144,37 +144,38 @@ def execute(
     say(_extent(run, corpus, planned))
     if (done := checkpoint.next_step(folder)) > 0:
         say(f"going on with run {folder.name} from step {done} of {planned}")
-    _bind_corpus(folder, corpus, run.views.synonyms)
-    kept = shown(run)
-    folder.write_text(SETTINGS_FILE, to_yaml(kept))
-    record = _start_record(uri, run, folder, corpus, parent_run_id)
-    tracker = record.open()
-    tracker.log_params(flatten(kept))
-    tracker.log_text(to_yaml(kept), SETTINGS_FILE)
-    tracker.flush()
-    with ended_with(tracker):
-        with watch(planned) as show:
-            result = fit(
-                run,
-                corpus,
-                dev_sets,
-                folder,
-                record,
-                placement=placement,
-                lineage=_lineage(kept, corpus, record.run_id),
-                show=show,
-            )
-        summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
-        # What was trained for hours does not fail over a server that starts anew.
-        check_server(uri, patience_s=max(patience_s, _PATIENCE_AT_THE_END_S))
-        tracker.log_table(score_rows(summary), "dev_scores.json")
+    with folder.owned():
+        _bind_corpus(folder, corpus, run.views.synonyms)
+        kept = shown(run)
+        folder.write_text(SETTINGS_FILE, to_yaml(kept))
+        record = _start_record(uri, run, folder, corpus, parent_run_id)
+        tracker = record.open()
+        tracker.log_params(flatten(kept))
+        tracker.log_text(to_yaml(kept), SETTINGS_FILE)
         tracker.flush()
-        drawn = run_figures(uri, record.run_id, summary)
-        if drawn:
-            save_png(drawn, folder.path / FIGURES_FOLDER)
-            log_files(uri, record.run_id, folder.path / FIGURES_FOLDER)
-        log_model(uri, record.run_id, folder.path / BEST)
-    folder.write_text(SUMMARY_FILE, json.dumps(summary, indent=1))
+        with ended_with(tracker):
+            with watch(planned) as show:
+                result = fit(
+                    run,
+                    corpus,
+                    dev_sets,
+                    folder,
+                    record,
+                    placement=placement,
+                    lineage=_lineage(kept, corpus, record.run_id),
+                    show=show,
+                )
+            summary = result.summary(run_id=record.run_id, model=folder.path / BEST)
+            # What was trained for hours does not fail over a server that starts anew.
+            check_server(uri, patience_s=max(patience_s, _PATIENCE_AT_THE_END_S))
+            tracker.log_table(score_rows(summary), "dev_scores.json")
+            tracker.flush()
+            drawn = run_figures(uri, record.run_id, summary)
+            if drawn:
+                save_png(drawn, folder.path / FIGURES_FOLDER)
+                log_files(uri, record.run_id, folder.path / FIGURES_FOLDER)
+            log_model(uri, record.run_id, folder.path / BEST)
+        folder.write_text(SUMMARY_FILE, json.dumps(summary, indent=1))
     return FinishedRun(folder, uri, summary)
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import re
 import shutil
+import socket
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from simcse.errors import UsageError
+from safetensors import SafetensorError
 
+from simcse.errors import UsageError
+from simcse_platform.errors import CheckpointError, StorageError
+
+LOCK = ".lock"
+_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+"""What the next attempt would meet again."""
+# As Python, Arrow and safetensors write it into their messages.
+_NUMBER = re.compile(r"(?:errno|os error) (\d+)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -34,6 +48,39 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str) -> None:
+    """One more line of a file, in place of what a process that was killed wrote of another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        if file.read(1) not in (b"", b"\n"):
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line.encode() + b"\n")
+
+
+@contextmanager
+def written(what: str) -> Iterator[None]:
+    """What the system refuses to write becomes an error of the project with the way out.
+
+    `CheckpointError` where another attempt would meet it again, such as on a full disk, else
+    `StorageError`.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        numbers = {int(number) for number in _NUMBER.findall(str(error))}
+        numbers.add(getattr(error, "errno", None) or 0)
+        full = numbers & {errno.ENOSPC, errno.EDQUOT} or "No space left" in str(error)
+        kind = CheckpointError if full or numbers & _LASTING else StorageError
+        way_out = "make room in" if full else "see to"
+        raise kind(
+            f"{what} cannot be written ({error}): {way_out} the temporary and the output folder, "
+            "and run the same command again to go on from the last checkpoint"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -62,10 +109,35 @@ class RunFolder:
         """Replace a file in one move."""
         write_atomically(self.path / name, text)
 
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Keeps other processes out while the block runs; a killed one keeps nobody out.
+
+        Raises `UsageError` when another has it. A file system without locks keeps nobody out.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read() or "elsewhere"
+                raise UsageError(
+                    f"run {self.name} is being trained already ({owner}): wait for its end, or "
+                    "choose another --name"
+                ) from None
+            except OSError:
+                pass
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
+
     def publish(self, folder: Path, name: str) -> None:
         """Copy a folder here as `name`, in place of one that is there."""
         self.path.mkdir(parents=True, exist_ok=True)
-        new, old = (self.path / f".{name}.{uuid.uuid4().hex}" for _ in range(2))
+        token = uuid.uuid4().hex
+        new, old = (self.path / f".{name}.{token}.{state}" for state in ("new", "old"))
         try:
             shutil.copytree(folder, new)
             if (self.path / name).exists():
@@ -74,3 +146,14 @@ class RunFolder:
         finally:
             shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+    def recover(self, name: str) -> None:
+        """Put right what a process left behind that was killed while it published `name`.
+
+        Nothing may be publishing.
+        """
+        for old in self.path.glob(f".{name}.*.old"):
+            if not (self.path / name).exists():
+                old.rename(self.path / name)
+        for leftover in self.path.glob(f".{name}.*"):
+            shutil.rmtree(leftover)

@@ -44,6 +44,20 @@ def test_machines_that_others_hold_are_not_waited_for_without_end(
     assert time.monotonic() - start < 120
 
 
+def test_an_elastic_run_does_not_wait_for_them_without_end_either(
+    runs: Runs, busy_cluster: None
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(
+        ClusterError,
+        # Ray bounds the first start, and we what comes after; which of them says so is a race here.
+        match=r"^(the cluster did not start 2 workers within 10 s|given up after 10 s: no workers "
+        r"have been started): something else holds what they need, or machines are slow; ",
+    ):
+        runs.fit("elastic", runs.settings(0, timeout_s=10, max_workers=3))
+    assert time.monotonic() - start < 120
+
+
 @pytest.mark.machines
 def test_a_rank_that_hangs_in_a_step_is_not_waited_for_without_end(
     runs: Runs, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from typing import Any
 from simcse.batch import Batch
 from simcse_platform.config import TrainRun
 from simcse_platform.training import loop
-from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevScores
 from simcse_platform.training.engine import DdpEngine
 from support.training import Recorder, ddp_engine, make_batches, make_task
@@ -55,6 +55,7 @@ def train(
     dev: Any = None,
     columns: int = 2,
     batches: Iterator[Batch] | None = None,
+    published: Best | None = None,
 ) -> Progress:
     progress = progress or Progress()
     return loop.train(
@@ -65,6 +66,7 @@ def train(
         run,
         total_steps=total_steps,
         progress=progress,
+        published=published,
         attempt="first",
         lineage={"corpus": "tiny"},
     )

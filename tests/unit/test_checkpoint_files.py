@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simcse.errors import UsageError
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError
 from simcse_platform.storage import RunFolder
@@ -163,6 +164,24 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_the_one_before_is_taken(
     assert record.getMessage().endswith("; it is passed over")
     assert checkpoint.next_step(folder) == 5
     assert checkpoint.load(folder, BEFORE).progress.step == 5
+
+
+def test_a_checkpoint_of_another_version_is_neither_passed_over_nor_deleted(
+    folder: RunFolder,
+) -> None:
+    manifest = folder.path / NEWEST / "checkpoint.json"
+    tree = json.loads(manifest.read_text())
+    # Another format has other fields.
+    manifest.write_text(json.dumps({"format": 2, "cursor": tree["progress"]}))
+    message = rf"{NEWEST} was written by another version \(format 2, this one reads 1\): go on with"
+    for read in (
+        lambda: checkpoint.load(folder, NEWEST),
+        lambda: checkpoint.next_step(folder),
+        lambda: checkpoint.prune(folder, keep=1),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read()
+    assert {NEWEST, BEFORE} <= {path.name for path in folder.path.iterdir()}
 
 
 def test_the_newest_of_two_attempts_is_that_of_the_later_step(

@@ -179,8 +179,13 @@ def test_tokens_pass_through_to_their_vectors(tiny_encoder: Path) -> None:
     assert vectors_nD.equal(task.encoder(tokens))
 
 
-def test_a_cached_encoder_is_the_direct_one_bit_for_bit_under_dropout(tiny_encoder: Path) -> None:
-    task = make_task(tiny_encoder, dropout=0.1)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_cached_encoder_is_the_direct_one_bit_for_bit_under_dropout(
+    tiny_encoder: Path, device: str
+) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    task = make_task(tiny_encoder, dropout=0.1).to(device)
     batch = make_batch(task, 3)
 
     def loss_and_gradient() -> list[Tensor]:
@@ -206,9 +211,9 @@ def test_a_cached_encoder_is_called_as_often_however_few_rows_a_rank_has(
     sizes = []
     encode = SentenceEncoder._encode
 
-    def watched(encoder: SentenceEncoder, tokens: RaggedTokens) -> Tensor:
+    def watched(encoder: SentenceEncoder, tokens: RaggedTokens, *, tidy: bool) -> Tensor:
         sizes.append(len(tokens))
-        return encode(encoder, tokens)
+        return encode(encoder, tokens, tidy=tidy)
 
     add_rows_of_another_rank(monkeypatch)
     monkeypatch.setattr(SentenceEncoder, "_encode", watched)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from simcse.errors import ModelError
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError, TrainingError
-from simcse_platform.training import checkpoint
+from simcse_platform.training import checkpoint, memory
 from simcse_platform.training.dev import DevScores
 from simcse_platform.training.engine import DdpEngine
 from support.loop_runs import ScriptedDev, settings, train
@@ -66,18 +66,49 @@ def test_gradients_that_stay_not_finite_end_the_run(tiny_encoder: Path, tmp_path
     with pytest.raises(
         TrainingError,
         match=r"^the gradient of step 2 is not finite, for the 3. update in a row: lower "
-        r"optim.learning_rate or raise objective.temperature; the best model so far is kept$",
+        r"optim.learning_rate or raise objective.temperature$",
     ):
         train(run, reporter, total_steps=4, engine=poisoned(run, math.nan))
     assert reporter.checkpoints == []
     assert reporter.series("loss") == {}
 
 
+def test_a_run_without_a_single_update_fails_at_its_end_and_again(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    run, reporter = settings(tiny_encoder, optim={"max_skipped_updates": 3}), Recorder(tmp_path)
+    message = r"^none of 2 steps had a finite gradient: lower optim.learning_rate or raise obj"
+    with pytest.raises(TrainingError, match=message):
+        train(run, reporter, total_steps=2, engine=poisoned(run, math.nan))
+    done = checkpoint.load(reporter.folder, reporter.checkpoints[-1]).progress
+    assert (done.step, done.skipped_updates) == (2, 2)
+    with pytest.raises(TrainingError, match=message):
+        train(run, reporter, total_steps=2, progress=done)
+    assert reporter.times_best_was_saved == 0
+
+
+def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = settings(tiny_encoder)
+    engine = ddp_engine(make_task(run), run)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(engine, "backward", lambda loss: pytest.fail("a step was taken"))
+    with pytest.raises(TrainingError, match=r"^a step needs about .* GiB on a worker"):
+        train(run, Recorder(tmp_path), total_steps=1, engine=engine)
+
+
 @pytest.mark.parametrize(
     ("limits", "scores", "message"),
     [
         ({"lowest_score": 20}, [30.0, 25.0, 19.5], "dev score is 19.50, below dev.lowest_score=20"),
-        ({"highest_uniformity": -1.5}, [30.0], r"uniformity is -1.000, above .*uniformity=-1.5"),
+        (
+            {"highest_uniformity": -1.5},
+            [30.0, 31.0],
+            r"uniformity is -1.000, above .*uniformity=-1.5",
+        ),
+        # What lies beyond before it is trained has not collapsed.
+        ({"lowest_score": 20}, [5.0, 7.5], "dev score is 7.50, below dev.lowest_score=20"),
     ],
 )
 def test_a_collapsed_encoder_stops_the_run_and_leaves_the_best_model(
@@ -90,11 +121,13 @@ def test_a_collapsed_encoder_stops_the_run_and_leaves_the_best_model(
     run, reporter = settings(tiny_encoder, dev={"every": 2, **limits}), Recorder(tmp_path)
     step = 2 * (len(scores) - 1)
     with pytest.raises(
-        TrainingError, match=f"the encoder has collapsed at step {step}: .*{message}"
+        TrainingError,
+        match=f"the encoder has collapsed at step {step}: .*{message}; lower .* objective and data "
+        "fit; the best model, of step 0, is kept$",
     ):
         train(run, reporter, total_steps=8, dev=ScriptedDev(scores))
     assert list(reporter.series("dev_scripted").values()) == scores
-    assert reporter.times_best_was_saved == (1 if len(scores) > 1 else 0)
+    assert reporter.times_best_was_saved == 1
 
 
 def test_evaluations_and_checkpoints_come_between_updates(tiny_encoder: Path) -> None:
@@ -111,12 +144,15 @@ def test_an_encoder_that_diverged_between_evaluations_is_named_as_such(
 ) -> None:
     class Diverged(ScriptedDev):
         def score(self, engine: object) -> DevScores:
-            raise ModelError("the vectors of 3 of 3 sentences are not finite")
+            try:
+                return super().score(engine)
+            except IndexError:
+                raise ModelError("the vectors of 3 of 3 sentences are not finite") from None
 
     run = settings(tiny_encoder, dev={"every": 2})
     with pytest.raises(
         TrainingError,
-        match=r"^the encoder has diverged by step 0 \(its vectors are not finite\): lower "
-        r"optim.learning_rate or raise objective.temperature; the best model so far is kept$",
+        match=r"^the encoder has diverged by step 2 \(its vectors are not finite\): lower "
+        r"optim.learning_rate or raise objective.temperature; the best model, of step 0, is kept$",
     ):
         train(run, Recorder(tmp_path), total_steps=4, dev=Diverged([1.0]))

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import errno
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
-from simcse.errors import UsageError
-from simcse_platform.storage import RunFolder, check_writable, write_atomically
+from simcse.errors import SimcseError, UsageError
+from simcse_platform.errors import CheckpointError, PassingError, StorageError
+from simcse_platform.storage import (
+    RunFolder,
+    append_line,
+    check_writable,
+    write_atomically,
+    written,
+)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -105,6 +116,92 @@ def test_publishing_that_fails_leaves_what_was_there_and_nothing_half_written(
         folder.publish(second, "best")
     assert contents(folder.path) == {"best/config.json": "1", "best/inner/weights": "1"}
     assert [path.name for path in folder.path.iterdir()] == ["best"]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_what_a_killed_process_left_of_publishing_is_put_right(
+    tmp_path: Path, published: bool
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.publish(model(tmp_path / "first", "1"), "best")
+    best = folder.path / "best"
+    model(folder.path / ".best.b.new", "half")
+    if published:
+        model(folder.path / ".best.a.old", "0")
+    else:
+        # Killed between the two moves.
+        best.rename(folder.path / ".best.a.old")
+    folder.recover("best")
+    assert contents(folder.path) == {"best/config.json": "1", "best/inner/weights": "1"}
+    assert [path.name for path in folder.path.iterdir()] == ["best"]
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from simcse_platform.storage import RunFolder
+with RunFolder(Path(sys.argv[1])).owned():
+    print("owned", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_has_one_owner_and_a_killed_one_makes_way(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    command = [sys.executable, "-c", _OWNER, str(folder.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "owned\n"
+        message = (
+            rf"^run run is being trained already \(process {owner.pid} on .*\): wait for its end"
+        )
+        with pytest.raises(UsageError, match=message), folder.owned():
+            pytest.fail("two owners")
+        owner.kill()
+    with folder.owned():
+        pass
+    with folder.owned():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "way_out"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), CheckpointError, "make room in"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), CheckpointError, "make room in"),
+        (PermissionError(errno.EACCES, "Permission denied"), CheckpointError, "see to"),
+        (OSError("[Errno 30] Error writing bytes. Detail: read-only"), CheckpointError, "see to"),
+        (SafetensorError("No space left on device (os error 28)"), CheckpointError, "make room in"),
+        (OSError(errno.ESTALE, "Stale file handle"), StorageError, "see to"),
+        (SafetensorError("I/O error: (os error 5)"), StorageError, "see to"),
+        (OSError("connection lost"), StorageError, "see to"),
+    ],
+)
+def test_what_cannot_be_written_is_tried_again_unless_it_would_fail_again(
+    error: Exception, kind: type[SimcseError], way_out: str
+) -> None:
+    with (
+        pytest.raises(
+            SimcseError, match=rf"^the result cannot be written .*: {way_out} the temp"
+        ) as e,
+        written("the result"),
+    ):
+        raise error
+    assert type(e.value) is kind
+    assert isinstance(e.value, PassingError) == (kind is StorageError)
+
+
+def test_a_line_takes_the_place_of_one_that_was_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "lines"
+    append_line(file, "first")
+    with file.open("a") as cut:
+        cut.write("sec")
+    append_line(file, "second")
+    append_line(file, "third")
+    assert file.read_text() == "first\nsecond\nthird\n"
+    file.write_text("only a be")
+    append_line(file, "beginning")
+    assert file.read_text() == "beginning\n"
 
 
 def test_a_folder_is_made_and_tried_before_it_is_needed(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, cycle
+from typing import Any
 
 import pytest
 
 from simcse_platform.errors import ClusterError
 from simcse_platform.training import supervision
-from simcse_platform.training.supervision import enough_machines
+from simcse_platform.training.supervision import enough_machines, interruptible
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +38,7 @@ def ctrl_c(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_a_cluster_that_stays_too_small_ends_the_wait() -> None:
     start = time.monotonic()
     with (
-        pytest.raises(
-            ClusterError, match=r"^for 0.3 s machines have been missing: the cluster has 1 CPU$"
-        ),
+        pytest.raises(ClusterError, match=r"^given up after 0.3 s: the cluster has 1 CPU$"),
         enough_machines(missing, 0.3),
     ):
         time.sleep(30)
@@ -56,6 +55,33 @@ def test_machines_that_come_back_in_time_end_nothing() -> None:
 def test_ctrl_c_stays_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt), enough_machines(lambda: None, 0.3):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_DFL])
+def test_sigterm_takes_the_way_of_ctrl_c_where_it_is_to_end_a_command_alike(handler: Any) -> None:
+    waited: list[int] = []
+
+    def as_ray_does(number: int, frame: object) -> None:
+        waited.append(number)
+        raise SystemExit
+
+    alike = handler is signal.default_int_handler
+
+    @interruptible()
+    def end() -> None:
+        signal.signal(signal.SIGINT, as_ray_does)
+        assert (signal.getsignal(signal.SIGTERM) is handler) is not alike
+        signal.raise_signal(signal.SIGTERM if alike else signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, handler), signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            end()
+        assert waited == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGTERM) is handler
+        assert signal.getsignal(signal.SIGINT) is before[1]
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
 
 
 def test_another_thread_is_not_watched() -> None:

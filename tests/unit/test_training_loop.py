@@ -20,9 +20,10 @@ from simcse.objective import TaskOutput
 from simcse.optim import build_optimizer, learning_rate
 from simcse_platform.config import TrainRun
 from simcse_platform.training import checkpoint
-from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation
 from simcse_platform.training.engine import DdpEngine
+from simcse_platform.training.loop import SCORED
 from support.loop_runs import ScriptedDev, settings, train
 from support.training import TIMES, Recorder, ddp_engine, make_batches, make_task
 
@@ -179,6 +180,30 @@ def test_a_better_score_starts_patience_anew(tiny_encoder: Path, tmp_path: Path)
     scores = [10.0, 9.0, 11.0, 10.0, 12.0, 11.0, 11.0, 99.0]
     progress = train(run, Recorder(tmp_path), total_steps=7, dev=ScriptedDev(scores))
     assert progress.step == 6
+
+
+def test_a_better_model_of_a_lost_attempt_stays_the_best(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    run, reporter = settings(tiny_encoder, dev={"every": 2, "patience": 3}), Recorder(tmp_path)
+    lost = Best(step=4, score=30.0, scores={"dev_scripted": 30.0})
+    scores = [10.0, 20.0, 29.0]
+    progress = train(run, reporter, total_steps=4, dev=ScriptedDev(scores), published=lost)
+    assert reporter.times_best_was_saved == 0
+    assert progress.best == lost
+    # Patience goes by the scores of this attempt alone, as if there had been no other.
+    stored = checkpoint.load(reporter.folder, reporter.checkpoints[-1]).progress
+    assert stored.best is not None
+    assert (stored.best.score, stored.evaluations_without_gain) == (29.0, 0)
+
+    better = train(
+        run, reporter, total_steps=6, progress=stored, dev=ScriptedDev([31.0]), published=lost
+    )
+    assert reporter.times_best_was_saved == 1
+    assert better.best is not None
+    assert better.best.step == 6
+    kept = Best.model_validate_json((reporter.folder.path / "best" / SCORED).read_text())
+    assert kept == better.best
 
 
 def test_checkpoints_come_every_k_steps_and_after_the_last(

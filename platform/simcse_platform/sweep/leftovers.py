@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ray import tune
-from ray._raylet import PlacementGroupID
 from ray.tune.experiment import Trial
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 
 from simcse_platform.config import shown
 from simcse_platform.storage import RunFolder
@@ -59,8 +58,5 @@ class Leftovers(tune.Callback):
 def free(folder: RunFolder) -> None:
     """Remove the placement groups of a run whose processes are gone."""
     for attempt in Attempt.recorded(folder):
-        if attempt.placement_group is None:
-            continue
-        group = PlacementGroup(PlacementGroupID(bytes.fromhex(attempt.placement_group)))
-        if placement_group_table(group).get("state") == "CREATED":
+        if (group := attempt.group()) is not None:
             remove_placement_group(group)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from simcse_platform.errors import TrackingError
-from simcse_platform.storage import write_atomically
+from simcse_platform.storage import append_line, write_atomically
 from simcse_platform.tracking.tracker import Cell, Status
 
 logger = logging.getLogger(__name__)
@@ -81,16 +80,7 @@ class Spool:
 
     def append(self, record: Record) -> None:
         """One more record, in the file before this returns."""
-        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - 1, 0))
-            if file.read(1) not in (b"", b"\n"):
-                # Another writer was killed within a line.
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(line)
+        append_line(self._path, json.dumps(record, ensure_ascii=False))
 
     def drain(self, send: Send) -> None:
         """Nothing left to send. Raises what `send` raises; what went out before it stays marked."""

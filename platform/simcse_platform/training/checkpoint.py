@@ -8,11 +8,11 @@ that the JSON file names.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from simcse.errors import UsageError
 from simcse.evaluation.geometry import GeometryNumbers
 from simcse_platform.config import TrainRun
 from simcse_platform.errors import CheckpointError
@@ -188,20 +188,6 @@ def load_weights(task: nn.Module, weights: Mapping[str, Tensor]) -> None:
     task.load_state_dict(weights, strict=False)
 
 
-@contextmanager
-def written(what: str) -> Iterator[None]:
-    """What the system refuses to write becomes a `CheckpointError` with the way out."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        full = "No space left" in str(error) or "quota" in str(error)
-        way_out = "make room in" if full else "see to"
-        raise CheckpointError(
-            f"{what} cannot be written ({error}): {way_out} the temporary and the output folder, "
-            "and run the same command again to go on from the last checkpoint"
-        ) from error
-
-
 def _whole(folder: RunFolder) -> Iterator[str]:
     """Names of the checkpoints that are whole, newest first; a warning names each other one."""
     for path in sorted(folder.path.glob(f"{PREFIX}*"), reverse=True):
@@ -215,18 +201,34 @@ def _whole(folder: RunFolder) -> Iterator[str]:
 
 def _read_manifest(path: Path) -> _Manifest:
     """What a checkpoint holds, every file of which has been seen to have its hash."""
+    unreadable = CheckpointError(f"{path / MANIFEST} cannot be read")
     try:
-        manifest = _Manifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} has no {MANIFEST}: its writing was interrupted") from None
+    except (ValueError, OSError):
+        raise unreadable from None
+    _refuse_other_formats(path, content)
+    try:
+        manifest = _Manifest.model_validate(content)
     except ValueError:
-        raise CheckpointError(f"{path / MANIFEST} cannot be read") from None
+        raise unreadable from None
     for file, expected in manifest.files.items():
         if not (path / file).is_file() or (path / file).stat().st_size != expected.bytes:
             raise CheckpointError(f"{path / file} is not whole: its writing was interrupted")
         if _sha256(path / file) != expected.sha256:
             raise CheckpointError(f"{path / file} is damaged: its content has changed")
     return manifest
+
+
+def _refuse_other_formats(path: Path, manifest: object) -> None:
+    # Passed over as damaged, it would be deleted once the run has gone its way again from step 0.
+    number = manifest.get("format") if isinstance(manifest, dict) else None
+    if isinstance(number, int) and number != FORMAT:
+        raise UsageError(
+            f"{path} was written by another version (format {number}, this one reads {FORMAT}): go "
+            "on with that version, or choose another --name"
+        )
 
 
 def _sha256(path: Path) -> str:

@@ -21,6 +21,7 @@ from simcse.errors import ModelError
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun, shown
 from simcse_platform.errors import TrainingError
+from simcse_platform.storage import written
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
@@ -30,6 +31,8 @@ from simcse_platform.training.meter import Meter, Step
 
 DEV_SCORE = "dev_score"
 """Name of the mean dev score, by which models and trials are chosen, among the measurements."""
+SCORED = "dev.json"
+"""In the folder of the best model: a `Best`."""
 
 
 class Reporter(Protocol):
@@ -54,17 +57,19 @@ def train(
     *,
     total_steps: int,
     progress: Progress,
+    published: Best | None = None,
     attempt: str,
     lineage: Mapping[str, JsonValue],
 ) -> Progress:
     """Train from `progress.step` to `total_steps`, or until the dev score stops rising.
 
     `batches` starts at step `progress.step`. Dropout is seeded by position, (seed, step, rank), so
-    a run continued from a checkpoint is the run that was never stopped.
+    a run continued from a checkpoint is the run that was never stopped. `published` is what an
+    attempt before this one has kept as the best model; a worse one does not take its place.
     Raises `TrainingError` when the first step would not fit into memory, gradients are no longer
     finite or the encoder has collapsed.
     """
-    keeper = _Keeper(engine, dev, reporter, run, attempt, lineage)
+    keeper = _Keeper(engine, dev, reporter, run, attempt, lineage, published)
     meter = Meter(positives=run.objective.positives)
     updates = _Updates(engine, run.optim, total_steps, progress)
     (rank, world), first_step = rank_and_world(), progress.step
@@ -101,8 +106,14 @@ def train(
             keeper.log(progress, {**measured, "learning_rate": updates.learning_rate})
         if saves:
             keeper.save_checkpoint(progress)
+    if not progress.updates(run.optim.accumulated_batches):
+        raise TrainingError(
+            f"none of {progress.step} steps had a finite gradient: lower optim.learning_rate or "
+            "raise objective.temperature"
+        )
     if not dev:
         keeper.save_best(progress)
+    progress.best = keeper.published or progress.best
     return progress
 
 
@@ -146,13 +157,13 @@ class _Updates:
         if done.skipped_in_a_row > self._config.max_skipped_updates:
             raise TrainingError(
                 f"the gradient of step {step} is not finite, for the {done.skipped_in_a_row}. "
-                "update in a row: lower optim.learning_rate or raise objective.temperature; the "
-                "best model so far is kept"
+                "update in a row: lower optim.learning_rate or raise objective.temperature"
+                f"{_what_is_kept(done)}"
             )
         return norm
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Keeper:
     """What happens between steps: scoring, keeping the best model, checkpoints."""
 
@@ -162,10 +173,13 @@ class _Keeper:
     run: TrainRun
     attempt: str
     lineage: Mapping[str, JsonValue]
+    published: Best | None
+    """The best model that is kept. After a restart it may be of a step that is yet to come again,
+    whose score is then not always the same: on a GPU, or by another number of workers."""
 
     def log(self, progress: Progress, values: Mapping[str, float]) -> None:
         if rank_and_world()[0] == 0:
-            with checkpoint.written(f"the record of step {progress.step}"):
+            with written(f"the record of step {progress.step}"):
                 self.reporter.log(progress.step, values)
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
@@ -175,25 +189,31 @@ class _Keeper:
         except ModelError as error:
             raise TrainingError(
                 f"the encoder has diverged by step {progress.step} (its vectors are not finite): "
-                "lower optim.learning_rate or raise objective.temperature; the best model so far "
-                "is kept"
+                "lower optim.learning_rate or raise objective.temperature"
+                f"{_what_is_kept(progress)}"
             ) from error
         self.log(progress, {**found.headlines, **found.geometry, DEV_SCORE: found.mean})
         self._refuse_collapse(progress, found)
-        if progress.best is None or found.mean > progress.best.score:
-            progress.best = Best(
+        gains = progress.best is None or found.mean > progress.best.score
+        progress.evaluations_without_gain = 0 if gains else progress.evaluations_without_gain + 1
+        publishes = self.published is None or found.mean > self.published.score
+        if gains or publishes:
+            scored = Best(
                 step=progress.step,
                 score=found.mean,
                 scores=found.headlines,
                 geometry=self.dev.geometry(),
             )
-            progress.evaluations_without_gain = 0
+            progress.best = scored if gains else progress.best
+            self.published = scored if publishes else self.published
+        if publishes:
             self.save_best(progress)
-        else:
-            progress.evaluations_without_gain += 1
         return found.headlines
 
     def _refuse_collapse(self, progress: Progress, found: DevScores) -> None:
+        if progress.step == 0:
+            # An encoder that has not been trained yet may well lie beyond.
+            return
         lowest, highest = self.run.dev.lowest_score, self.run.dev.highest_uniformity
         if lowest is not None and found.mean < lowest:
             what = f"its dev score is {found.mean:.2f}, below dev.lowest_score={lowest:g}"
@@ -203,8 +223,8 @@ class _Keeper:
             return
         raise TrainingError(
             f"the encoder has collapsed at step {progress.step}: {what}; lower "
-            "optim.learning_rate, or see whether objective and data fit; the best model so far is "
-            "kept"
+            "optim.learning_rate, or see whether objective and data fit"
+            f"{_what_is_kept(progress)}"
         )
 
     def out_of_patience(self, progress: Progress) -> bool:
@@ -213,10 +233,11 @@ class _Keeper:
 
     def save_best(self, progress: Progress) -> None:
         """Hand the whole model to the reporter. Collective, since ZeRO gathers the weights."""
-        weights = dict(self.engine.weights())
-        if rank_and_world()[0] != 0:
+        first = rank_and_world()[0] == 0
+        weights = {name: weight for name, weight in self.engine.weights() if first}
+        if not first:
             return
-        with checkpoint.written("the best model"), tempfile.TemporaryDirectory() as scratch:
+        with written("the best model"), tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
             self.engine.task.encoder.save(
                 folder,
@@ -226,16 +247,24 @@ class _Keeper:
                     if name.startswith("encoder.")
                 },
                 lineage={**self.lineage, "step": progress.step},
-                scores=progress.best.scores if progress.best else {},
+                scores=self.published.scores if self.published else {},
             )
+            if self.published:
+                (folder / SCORED).write_text(self.published.model_dump_json(), encoding="utf-8")
             self.reporter.save_best(folder)
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
-        with checkpoint.written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
+        with written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
             checkpoint.save(self.engine, Path(scratch), progress=progress, run=shown(self.run))
             name = checkpoint.checkpoint_name(progress.step, self.attempt)
             self.reporter.save_checkpoint(name, Path(scratch))
+
+
+def _what_is_kept(progress: Progress) -> str:
+    if progress.best is None:
+        return ""
+    return f"; the best model, of step {progress.best.step}, is kept"
 
 
 def _position_seed(seed: int, step: int, rank: int) -> int:

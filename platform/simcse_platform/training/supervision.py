@@ -21,18 +21,24 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt`: Ray's handler leaves by `SystemExit`, and stays behind."""
+    """Ctrl-C raises `KeyboardInterrupt`: Ray's handler leaves by `SystemExit`, and stays behind.
+
+    So does SIGTERM where it is to do the same: only Ray's handler waits for the workers' end.
+    """
     if threading.current_thread() is not threading.main_thread():
         # Ray sets its handler in the main thread only.
         yield
         return
-    handler = signal.getsignal(signal.SIGINT)
+    handler, terminated = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    if terminated is signal.default_int_handler:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
     except SystemExit:
         raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, terminated)
 
 
 @contextmanager
@@ -67,8 +73,8 @@ def shown(show: Show | None) -> Iterator[Queue | None]:
 def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[None]:
     """Ends the block with the error of `check` when it has failed for `timeout_s` on end.
 
-    An elastic run whose machines have left waits for new ones, and Ray lets it wait for ever. Only
-    the main thread can be ended so; elsewhere the block runs unwatched.
+    An elastic run without machines waits for some, and Ray lets it wait for ever. Only the main
+    thread can be ended so; elsewhere the block runs unwatched.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -99,9 +105,7 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
         yield
     except KeyboardInterrupt:
         if lasting:
-            raise ClusterError(
-                f"for {timeout_s:g} s machines have been missing: {lasting[0]}"
-            ) from None
+            raise ClusterError(f"given up after {timeout_s:g} s: {lasting[0]}") from None
         raise
     finally:
         ended.set()

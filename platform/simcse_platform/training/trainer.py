@@ -27,8 +27,10 @@ from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show, enough_machines, interruptible, shown
 from simcse_platform.training.worker import (
+    BEST,
     FAILURE,
     RESULT,
+    Attempt,
     Record,
     WorkerFailure,
     WorkerResult,
@@ -42,6 +44,10 @@ _RAYS_RECORD = "checkpoint_manager_snapshot.json"
 # What one start of workers may take where the run's time limit allows for more than one. After a
 # machine has left, Ray's first start counts on it still.
 _SECONDS_A_START = 60
+_OTHERS_HOLD = (
+    "something else holds what they need, or machines are slow; run the same command again later, "
+    "use fewer workers, or raise scale.timeout_s"
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ def fit(
     plan = plan_steps(run, corpus)
     for stale in (RESULT, FAILURE, _RAYS_RECORD):
         (folder.path / stale).unlink(missing_ok=True)
+    folder.recover(BEST)
     scale = run.scale
     with shown(show) as progress:
         trainer = TorchTrainer(
@@ -108,7 +115,7 @@ def fit(
         try:
             with (
                 _waits_at_most(scale),
-                enough_machines(lambda: place(scale, cluster_resources()), scale.timeout_s),
+                enough_machines(lambda: _check_machines(scale, placement, folder), scale.timeout_s),
                 interruptible(),
             ):
                 trainer.fit()
@@ -165,6 +172,22 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     return Placement(use_gpu=use_gpu, cpus_per_worker=cpus, threads_per_worker=threads)
 
 
+def _check_machines(scale: ScaleConfig, placement: Placement, folder: RunFolder) -> None:
+    """Raises `ClusterError` when workers cannot be placed as decided, or an elastic run has none.
+
+    Ray bounds the wait for a fixed number of workers itself, and for an elastic one never.
+    """
+    decided = {
+        "device": "cuda" if placement.use_gpu else "cpu",
+        "cpus_per_worker": placement.cpus_per_worker,
+    }
+    place(scale.model_copy(update=decided), cluster_resources())
+    if scale.max_workers:
+        attempts = Attempt.recorded(folder)
+        if not attempts or (attempts[-1].placement_group and attempts[-1].group() is None):
+            raise ClusterError(f"no workers have been started: {_OTHERS_HOLD}")
+
+
 def _scaling(scale: ScaleConfig, placement: Placement) -> ray.train.ScalingConfig:
     workers = (scale.num_workers, scale.max_workers) if scale.max_workers else scale.num_workers
     # Ray's types are still those of the first Ray Train.
@@ -219,13 +242,13 @@ def _waits_at_most(scale: ScaleConfig) -> Iterator[None]:
 
 
 def _reason(error: Exception, folder: RunFolder, scale: ScaleConfig) -> SimcseError:
-    if (found := runtime.cause(error) or WorkerFailure.recorded(folder)) is not None:
+    # What a worker wrote down is why the others, who waited for it, failed too.
+    if (found := WorkerFailure.recorded(folder) or runtime.cause(error)) is not None:
         return found
     if "worker group startup timed out" in str(error):
         return ClusterError(
             f"the cluster did not start {scale.num_workers} workers within {scale.timeout_s} s: "
-            "something else holds what they need, or machines are slow; run the same command again "
-            "later, use fewer workers, or raise scale.timeout_s"
+            f"{_OTHERS_HOLD}"
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return TrainingError(

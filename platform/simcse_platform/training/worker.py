@@ -18,26 +18,30 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 from pydantic import BaseModel, JsonValue
+from ray._raylet import PlacementGroupID
 from ray.exceptions import RayError
 from ray.util import get_current_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.queue import Queue
 
 from simcse.errors import SimcseError
 from simcse.evaluation import EvaluationSet
+from simcse.model_description import read_description
 from simcse.objective import build_task
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, shown, to_yaml
 from simcse_platform.errors import ClusterError, PassingError, StalledError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
-from simcse_platform.storage import RunFolder
+from simcse_platform.storage import RunFolder, append_line, written
 from simcse_platform.tracking.system_metrics import system_metrics
 from simcse_platform.tracking.tracker import NullTracker, Tracker
 from simcse_platform.training import checkpoint, loop
-from simcse_platform.training.checkpoint import Progress
+from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation
 from simcse_platform.training.engine import Engine, rank_and_world
 from simcse_platform.training.engines import build_engine
+from simcse_platform.training.loop import SCORED
 
 T = TypeVar("T")
 
@@ -87,7 +91,12 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
             )
         torch.set_num_threads(setup.threads)
         rank, world = rank_and_world()
-        attempt, found = _of_rank_0((uuid.uuid4().hex[:8], checkpoint.newest(setup.folder)))
+        # One rank alone looks: what is there is read from its first byte to its last.
+        attempt, found, published = _of_rank_0(
+            (uuid.uuid4().hex[:8], checkpoint.newest(setup.folder), _published(setup))
+            if rank == 0
+            else None
+        )
         engine, progress = _build(setup, found)
         _record_attempt(setup.folder, attempt, progress.step)
         tracker = setup.record.open() if rank == 0 else NullTracker()
@@ -109,6 +118,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
                 setup.run,
                 total_steps=setup.plan.total_steps,
                 progress=progress,
+                published=published,
                 attempt=attempt,
                 lineage=setup.lineage,
             )
@@ -118,7 +128,7 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         if rank == 0:
             tracker.flush()
             result = WorkerResult(progress=progress, peak_rss_mb=max(peaks))
-            with checkpoint.written("the result"):
+            with written("the result"):
                 setup.folder.write_text(RESULT, result.model_dump_json())
 
 
@@ -137,8 +147,17 @@ class Attempt(BaseModel):
     def recorded(cls, folder: RunFolder) -> list[Attempt]:
         """All attempts of a run, in their order."""
         path = folder.path / ATTEMPTS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [cls.model_validate_json(line) for line in lines]
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        # What follows the last end of a line was being written when its process was killed.
+        return [cls.model_validate_json(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def group(self) -> PlacementGroup | None:
+        """What its workers hold of the connected cluster, if they still do."""
+        if self.placement_group is None:
+            return None
+        group = PlacementGroup(PlacementGroupID(bytes.fromhex(self.placement_group)))
+        holds = placement_group_table(group).get("state") == "CREATED"
+        return group if holds else None
 
 
 class WorkerResult(BaseModel):
@@ -241,6 +260,19 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
     return engine, loaded.progress
 
 
+def _published(setup: WorkerSetup) -> Best | None:
+    """What the dev sets said of the best model that an earlier attempt has left."""
+    folder = setup.folder.path / BEST
+    try:
+        described = read_description(folder)
+        scored = Best.model_validate_json((folder / SCORED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    # A run without a checkpoint may have begun again on another corpus.
+    same = described and described.lineage.get("data_sha256") == setup.lineage.get("data_sha256")
+    return scored if same else None
+
+
 def _record_attempt(folder: RunFolder, attempt: str, first_step: int) -> None:
     own = (ray.get_runtime_context().get_node_id(), os.getpid())
     rank, world = rank_and_world()
@@ -255,19 +287,16 @@ def _record_attempt(folder: RunFolder, attempt: str, first_step: int) -> None:
             processes=processes,
             placement_group=group and group.id.hex(),
         )
-        with (
-            checkpoint.written("the record of this attempt"),
-            (folder.path / ATTEMPTS).open("a", encoding="utf-8") as lines,
-        ):
-            lines.write(line.model_dump_json() + "\n")
+        with written("the record of this attempt"):
+            append_line(folder.path / ATTEMPTS, line.model_dump_json())
 
 
-def _of_rank_0(value: T) -> T:
-    """Rank 0's value on every rank."""
+def _of_rank_0(value: T | None) -> T:
+    """Rank 0's value on every rank; the others need none."""
     values = [value]
     if dist.is_initialized():
         dist.broadcast_object_list(values)
-    return values[0]
+    return cast(T, values[0])
 
 
 @contextmanager
