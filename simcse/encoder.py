@@ -5,9 +5,9 @@ n: sentences of a call, m: sentences of one chunk, L: longest sentence of a chun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -35,8 +35,10 @@ from simcse.tokens import RaggedTokens
 from simcse.whitening import whitening_layer
 from simcse.words import EmbeddedTokens
 
-_CHUNKS_BETWEEN_TIDYING = 8
-"""Of a cached encoder on the CPU: its peak no longer grows with the batch, nor does its time."""
+_POSITIONS_BETWEEN_TIDYING = 1024
+"""Of a cached encoder on the CPU: the less, the less its peak grows with the batch."""
+_POSITIONS_LEFT_UNTIDIED = 16 * _POSITIONS_BETWEEN_TIDYING
+"""A batch of no more leaves few holes, and is not worth the time."""
 
 
 class SentenceEncoder(nn.Module):
@@ -161,15 +163,17 @@ class SentenceEncoder(nn.Module):
         """
         chunks, again = self.chunks(tokens, recomputed_chunks), recomputed_chunks is not None
         words, device = self.embed_words(tokens), self.backbone.device
-        tidied = _CHUNKS_BETWEEN_TIDYING if again and device.type == "cpu" else len(chunks) + 1
+        tidied = (
+            _tidied(self.positions(tokens, len(chunks))) if again and device.type == "cpu" else ()
+        )
         vectors_nD = torch.cat(
             [
                 recomputed(
-                    partial(self._encode, words.select(rows_m), tidy=number % tidied == 0),
+                    partial(self._encode, words.select(rows_m), tidy=number in tidied),
                     enabled=again,
                     random_on=device,
                 )
-                for number, rows_m in enumerate(chunks, start=1)
+                for number, rows_m in enumerate(chunks)
             ]
         )
         return vectors_nD[torch.argsort(torch.cat(chunks)).to(vectors_nD.device)]
@@ -306,6 +310,14 @@ class SentenceEncoder(nn.Module):
             if self.whitening is not None:
                 vectors_mD = self.whitening(vectors_mD)
         return vectors_mD[: len(words)]
+
+
+def _tidied(positions: Iterable[int]) -> set[int]:
+    """Numbers of the chunks before which freed memory is given back: every so many positions."""
+    passed = [total // _POSITIONS_BETWEEN_TIDYING for total in accumulate(positions)]
+    if passed[-1] * _POSITIONS_BETWEEN_TIDYING < _POSITIONS_LEFT_UNTIDIED:
+        return set()
+    return {number for number, (before, now) in enumerate(pairwise([0, *passed])) if now > before}
 
 
 def check_config(config: EncoderConfig) -> Path:

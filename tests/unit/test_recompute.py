@@ -33,15 +33,22 @@ def test_generators_of_the_encoders_device_are_kept(monkeypatch: pytest.MonkeyPa
     assert calls == [(torch.device("meta"), True), (torch.device("cpu"), False)]
 
 
-@pytest.mark.parametrize(("chunks", "times"), [(None, 0), (7, 0), (17, 2)])
-def test_a_cached_encoder_gives_memory_back_every_eight_chunks(
-    tiny_encoder: Path, chunks: int | None, times: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("chunks", "left", "times"), [(None, 0, 0), (6, 80, 0), (6, 60, 3)])
+def test_a_cached_encoder_gives_memory_back_in_large_batches(
+    tiny_encoder: Path,
+    chunks: int | None,
+    left: int,
+    times: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(encoder_module, "_POSITIONS_BETWEEN_TIDYING", 20)
+    monkeypatch.setattr(encoder_module, "_POSITIONS_LEFT_UNTIDIED", left)
     given_back: list[None] = []
     monkeypatch.setattr(encoder_module, "give_back_freed_memory", lambda: given_back.append(None))
-    config = EncoderConfig(model=str(tiny_encoder), length_buckets=17)
-    encoder = SentenceEncoder.from_config(config, seed=1)
+    encoder = SentenceEncoder.from_config(EncoderConfig(model=str(tiny_encoder)), seed=1)
     tokens = encoder.tokenize(["a dog runs", "the sun", "rain"] * 6)
+    # After 30, 42 and 63 of them one more stretch of 20 is full.
+    assert encoder.positions(tokens, 6) == [15, 15, 12, 12, 9, 9]
     vectors_nD = encoder(tokens, recomputed_chunks=chunks)
     assert len(given_back) == times
     vectors_nD.sum().backward()
