@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -309,7 +310,10 @@ def _parse() -> Options:
 
 
 def main() -> None:
-    """All parts in turn; what was measured is written also when a part fails or time is over."""
+    """All parts in turn; what was measured is written also when a part fails or time is over.
+
+    Exits with 1 when a goal is missed.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parse()
     device, size = torch.device(options.device), TINY if options.tiny else BERT_BASE
@@ -331,6 +335,8 @@ def main() -> None:
     finally:
         show(f"{size.layers} layers x {size.width} on {options.card}", rows)
         write("gpu", rows, runs, options)
+    if missed := [row.what for row in rows if row.reached == "no"]:
+        sys.exit(f"not reached: {'; '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ def test_a_refused_run_leaves_its_name_free_and_a_finished_one_holds_it(
     assert (went_on.code, went_on.err) == (0, "")
 
 
-def test_an_interrupted_run_says_that_it_goes_on_and_does_so_with_its_corpus_only(
+def test_a_run_is_trained_by_one_command_and_goes_on_with_its_corpus_only(
     train: Train, corpus: Path, config: Path, tmp_path: Path
 ) -> None:
     config.write_text(config.read_text().replace('"max_steps": 2', '"epochs": 10000'))
@@ -260,6 +260,9 @@ def test_an_interrupted_run_says_that_it_goes_on_and_does_so_with_its_corpus_onl
     )
     assert process.stdout is not None
     started = any(line.startswith("train mine ") for line in process.stdout)
+    second = train("--corpus", corpus)
+    assert second.code == 2
+    assert second.error.startswith(f"run mine is being trained already (process {process.pid} on ")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert started, err

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from simcse.errors import UsageError
 from simcse_platform.config import TrainRun
@@ -182,6 +183,23 @@ def test_a_checkpoint_of_another_version_is_neither_passed_over_nor_deleted(
         with pytest.raises(UsageError, match=message):
             read()
     assert {NEWEST, BEFORE} <= {path.name for path in folder.path.iterdir()}
+
+
+@pytest.mark.parametrize("change", ["gone", "new", "shape"])
+def test_a_checkpoint_of_an_encoder_that_has_changed_since_is_refused(
+    engine: DdpEngine, change: str
+) -> None:
+    weights = dict(engine.weights())
+    name = "encoder.backbone.embeddings.LayerNorm.bias"
+    if change == "gone":
+        del weights[name]
+    else:
+        weights[name if change == "shape" else f"{name}.more"] = torch.zeros(3)
+    with pytest.raises(
+        CheckpointError,
+        match=rf"^the checkpoint does not fit the encoder, as {name}.* shows: .* bring it back",
+    ):
+        checkpoint.load_weights(engine.task, weights)
 
 
 def test_the_newest_of_two_attempts_is_that_of_the_later_step(

@@ -183,8 +183,18 @@ def load(folder: RunFolder, name: str) -> Checkpoint:
 
 
 def load_weights(task: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Set every parameter of the task that was saved; a tied one is named once."""
-    assert weights.keys() == dict(task.named_parameters()).keys()
+    """Set every parameter of the task that was saved; a tied one is named once.
+
+    Raises `CheckpointError` for a task of other parameters.
+    """
+    shapes = {name: parameter.shape for name, parameter in task.named_parameters()}
+    saved = {name: weight.shape for name, weight in weights.items()}
+    if differing := sorted(name for name, _ in shapes.items() ^ saved.items()):
+        raise CheckpointError(
+            f"the checkpoint does not fit the encoder, as {differing[0]} shows: the model that "
+            "encoder.model names has changed since the run began; bring it back, or choose another "
+            "--name"
+        )
     task.load_state_dict(weights, strict=False)
 
 

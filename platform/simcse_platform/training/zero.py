@@ -64,20 +64,10 @@ class ZeroEngine:
         self._engine.backward(loss)
 
     def step(self, learning_rate: float) -> float:
-        if self._skips_update():
-            return math.inf
         set_learning_rate(self._optimizer, learning_rate)
         self._engine.step()
-        return float(self._engine.get_global_grad_norm())
-
-    def _skips_update(self) -> bool:
-        # Stages 1 and 2 see to a gradient that is not finite themselves, and stage 3 only in fp16.
-        if self._engine.zero_optimization_stage() < 3:
-            return False
-        self._optimizer.check_overflow()
-        if self._optimizer.overflow:
-            self._optimizer._overflow_clean_up(self._optimizer.loss_scale)
-        return bool(self._optimizer.overflow)
+        # An update that stage 3 skips leaves the norm of the one before.
+        return math.inf if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
 
     @torch.no_grad()
     def embed(self, tokens: RaggedTokens) -> Tensor:
