@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
-from simcse_platform.errors import ClusterError, StalledError
+from simcse_platform.errors import ClusterError, StalledError, TrainingError
 from support.ray_runs import Runs
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -74,3 +76,17 @@ def test_a_rank_that_hangs_in_a_step_is_not_waited_for_without_end(
         r"log, or raise scale.timeout_s$",
     ):
         runs.fit("hanging", runs.settings(0, timeout_s=60), hang)
+
+
+@pytest.mark.machines
+def test_a_rank_that_dies_without_restarts_ends_the_run_in_one_line(runs: Runs) -> None:
+    def die(rank: int, step: int) -> None:
+        if (rank, step) == (1, 5):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(
+        TrainingError,
+        match=r"^run dying failed: .+; run the same command again to go on from its last "
+        r"checkpoint, with --debug to see the whole error$",
+    ):
+        runs.fit("dying", runs.settings(0, timeout_s=60), die)
