@@ -39,7 +39,7 @@ def load_all(tasks: Sequence[str], *, data: Path | None, mode: Mode, purpose: st
     for task, reason in loaded.missing.items():
         raise UsageError(
             f"{task} is missing ({reason}), but {purpose}: give its folder by --data, or name "
-            "other sets"
+            "other sets, such as DemoPairs, which is always there"
         )
     return loaded
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from pipelines import embedders, evaluate, settings
 from pipelines.console import JsonFile, console, say, write_json
@@ -158,11 +158,19 @@ def history(
     from simcse_platform.tracking.location import tracking_uri
 
     decisions = champions.history(tracking_uri(tracking, output), name)
-    table = Table("time", "action", "version", "champion before", "author", "outcome", "reason")
+    table = Table(
+        Column("time (UTC)", no_wrap=True),
+        "action",
+        "version",
+        "champion before",
+        "author",
+        "outcome",
+        "reason",
+    )
     for past in decisions:
         before = past["champion_before"] or "-"
         table.add_row(
-            past["time"][:19],
+            past["time"][:16].replace("T", " "),
             past["action"],
             past["version"],
             before,

@@ -13,7 +13,7 @@ from pipelines.console import JsonFile, may_be_written, say, write_json, write_t
 from simcse.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipelines.reporting.gathering import Record, Report, Target
+    from pipelines.reporting.gathering import ModelReport, Record, Report, RunReport, Target
 
 PAGE = "report.html"
 
@@ -52,6 +52,7 @@ def report(
     It needs no network to be read, and is an artifact of the MLflow run as well.
     """
     from pipelines.reporting import gathering, page, sections
+    from simcse.evaluation import missing_lines
     from simcse_platform.storage import check_writable
 
     if html is not None and json_file is not None and html.absolute() == json_file.absolute():
@@ -66,6 +67,9 @@ def report(
     text = page.render(sections.page_of(gathered, written=written))
     write_text(file, text, option="--html")
     say(f"report: {file}")
+    about = _scored(gathered)
+    for line in missing_lines(about.scored.missing) if about else ():
+        say(line)
     logged = _log(gathered.record, text, _artifact(gathered))
     write_json(json_file, _result(found, gathered, file, logged=logged))
 
@@ -102,12 +106,19 @@ def _log(record: Record, text: str, name: str) -> bool:
     return True
 
 
+def _scored(gathered: Report) -> RunReport | ModelReport | None:
+    """What was scored for the page: of a sweep its best run, if there is one."""
+    from pipelines.reporting.gathering import SweepReport
+
+    return gathered.best if isinstance(gathered, SweepReport) else gathered
+
+
 def _result(found: Target, gathered: Report, file: Path, *, logged: bool) -> dict[str, Any]:
     """The report for `--json`."""
     from pipelines.reporting.gathering import SweepReport
     from simcse.evaluation import evaluation_report
 
-    about = gathered.best if isinstance(gathered, SweepReport) else gathered
+    about = _scored(gathered)
     return {
         "target": found.name,
         "kind": found.kind,

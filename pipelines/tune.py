@@ -168,16 +168,18 @@ def run_sweep(
 
 def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
     """The trials as a table, what seeds say where there are several, and the best."""
-    from simcse_platform.sweep.sweep import in_order
+    from simcse_platform.sweep.sweep import SEED, in_order
 
-    table = Table("trial", *paths, "rows", "dev score", "outcome")
+    repeats = any(len(repeated.trials) > 1 for repeated in finished.repeated)
+    seed = [SEED] if repeats else []
+    table = Table("trial", *paths, *seed, "rows", "dev score", "outcome")
     for result in in_order(finished.results):
         score = "-" if result.score is None else f"{result.score:.2f}"
         outcome = f"{result.status}: {result.reason}" if result.reason else result.status
-        values = [result.assignments[path] for path in paths]
+        values = [result.assignments[path] for path in [*paths, *seed]]
         table.add_row(result.name, *values, str(result.rows), score, outcome)
     console.print(table)
-    if any(len(repeated.trials) > 1 for repeated in finished.repeated):
+    if repeats:
         seeds = Table(*paths, "seeds", "mean", "deviation", "minimum", "maximum")
         for repeated in finished.repeated:
             spread = repeated.score

@@ -197,6 +197,11 @@ def _extent(run: TrainRun, corpus: Corpus, steps: int) -> str:
     rows = sum(corpus.rows)
     epochs = steps * run.global_batch_size / rows
     what = f"{rows} rows, {steps} steps of {run.global_batch_size}"
+    if rows < run.global_batch_size:
+        return (
+            f"{what}: the corpus does not fill a batch, so a row has {rows - 1} negatives at most; "
+            "lower global_batch_size, or give more text"
+        )
     if epochs >= run.epochs:
         return f"{what}: {run.epochs} epoch(s)"
     return f"{what}: max_steps={run.max_steps} ends it after {epochs:.2f} of {run.epochs} epoch(s)"

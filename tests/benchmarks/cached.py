@@ -11,8 +11,9 @@ from benchmarks.measuring import (
     Options,
     Row,
     Runs,
+    Stepper,
     main,
-    seconds_of_each,
+    seconds_by_turns,
 )
 from benchmarks.minilm_training import (
     make_engine,
@@ -34,27 +35,24 @@ def chunks(options: Options) -> int:
     return int(-(-options.batch * 3 // options.chunk))
 
 
-def time_direct(options: Options) -> Figures:
-    return time_step(options, DEFAULT_BUCKETS, MemoryConfig())
+def time_steps(options: Options) -> Figures:
+    """Seconds of a step, direct and cached, by turns."""
+    cached = MemoryConfig(encoder_chunk=options.chunk)
+    sides = {
+        "direct": stepper(options, DEFAULT_BUCKETS, MemoryConfig()),
+        "direct-in-chunks": stepper(options, chunks(options), MemoryConfig()),
+        "cached": stepper(options, DEFAULT_BUCKETS, cached),
+    }
+    return seconds_by_turns(sides, warm_up=options.warm_up)
 
 
-def time_direct_in_chunks(options: Options) -> Figures:
-    return time_step(options, chunks(options), MemoryConfig())
-
-
-def time_cached(options: Options) -> Figures:
-    return time_step(options, DEFAULT_BUCKETS, MemoryConfig(encoder_chunk=options.chunk))
-
-
-def time_step(options: Options, buckets: int, memory: MemoryConfig) -> Figures:
-    """Seconds of a step of the batch."""
+def stepper(options: Options, buckets: int, memory: MemoryConfig) -> Stepper:
+    """Steps of the batch."""
     run = minilm_run(options.batch, buckets=buckets, memory=memory)
     engine = make_engine(run)
     rows = read_triplets(options.batch * (options.warm_up + options.steps))
     batches = ragged_batches(engine.task.encoder, rows, options.batch)
-    step = partial(take_step, engine, run=run, steps=len(batches))
-    seconds = seconds_of_each(step, batches, warm_up=options.warm_up)
-    return {"s_per_step": sum(seconds) / len(seconds), "seconds": seconds}
+    return Stepper(partial(take_step, engine, run=run, steps=len(batches)), batches)
 
 
 def measure_memory(options: Options, *, large: bool) -> Figures:
@@ -73,7 +71,7 @@ def measure_memory(options: Options, *, large: bool) -> Figures:
 
 def rows(runs: Runs, options: Options) -> list[Row]:
     def step(side: str) -> float:
-        return runs.median(side, "s_per_step")
+        return runs.median("steps", f"{side}_s")
 
     return [
         Row(
@@ -112,9 +110,7 @@ if __name__ == "__main__":
             name="cached",
             text="NLI triplets, MiniLM with mean pooling: cached encoder, one step",
             sides={
-                "direct": time_direct,
-                "direct-in-chunks": time_direct_in_chunks,
-                "cached": time_cached,
+                "steps": time_steps,
                 "memory": partial(measure_memory, large=False),
                 "memory-large": partial(measure_memory, large=True),
             },

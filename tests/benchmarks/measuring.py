@@ -151,6 +151,32 @@ def seconds_of_each(
     return seconds[warm_up:]
 
 
+@dataclass(frozen=True)
+class Stepper:
+    """One side of a comparison of steps: what it does with each of its inputs."""
+
+    step: Callable[[Any], object]
+    inputs: Sequence[Any]
+
+
+def seconds_by_turns(sides: Mapping[str, Stepper], *, warm_up: int) -> Figures:
+    """Median seconds of a step of each side, `NAME_s`: one step of each in turn, in this process.
+
+    A machine whose rate wanders from minute to minute does so for all of them alike.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for inputs in zip(*(side.inputs for side in sides.values()), strict=True):
+        for (name, side), value in zip(sides.items(), inputs, strict=True):
+            start = time.perf_counter()
+            side.step(value)
+            seconds[name].append(time.perf_counter() - start)
+    timed = {name: taken[warm_up:] for name, taken in seconds.items()}
+    return {
+        **{f"{name}_s": median(taken) for name, taken in timed.items()},
+        "seconds": timed,
+    }
+
+
 def show(title: str, rows: Sequence[Row]) -> None:
     """A table in Markdown."""
     table = [[*COLUMNS], *(row.cells() for row in rows)]

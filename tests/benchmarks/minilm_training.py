@@ -10,7 +10,7 @@ import csv
 import gzip
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.measuring import Benchmark, Figures, Option, Options, Row, Runs, seconds_of_each
+from benchmarks.measuring import (
+    Benchmark,
+    Figures,
+    Option,
+    Options,
+    Row,
+    Runs,
+    Stepper,
+    seconds_by_turns,
+    seconds_of_each,
+)
 from pipelines.demo_data import minilm_folder
 from simcse.batch import Batch
 from simcse.config import EncoderConfig, MemoryConfig
@@ -35,6 +45,8 @@ from simcse_platform.config import TrainRun
 from simcse_platform.training.engine import DdpEngine
 
 MAX_LENGTH = 32
+BY_TURNS = "by-turns"
+"""The side whose process takes steps of all others, one after another."""
 Rows = Sequence[tuple[str, ...]]
 """Texts of each row: one for unsupervised training, or anchor, positive, hard negative."""
 
@@ -125,29 +137,45 @@ def take_step(engine: DdpEngine, batch: Batch, *, run: TrainRun, steps: int) -> 
     return output._replace(loss=output.loss.detach())
 
 
-def train_ours(rows: Rows, options: Options, *, bf16: bool) -> Figures:
-    """Speed of this project's step, and the dev score after the rows."""
+@dataclass(frozen=True)
+class Trainable(Stepper):
+    """One side of a comparison of training."""
+
+    describe: Callable[[], Figures]
+    """Of the model after its steps."""
+
+
+def train(trainable: Trainable, options: Options) -> Figures:
+    """Speed of one side's step, and what became of its model."""
+    seconds = seconds_of_each(trainable.step, trainable.inputs, warm_up=options.warm_up)
+    speed = {"rows_per_s": options.batch * len(seconds) / sum(seconds), "seconds": seconds}
+    return speed | trainable.describe()
+
+
+def ours(rows: Rows, options: Options, *, bf16: bool) -> Trainable:
+    """This project's step."""
     run = minilm_run(options.batch)
     engine = make_engine(run, autocast_dtype=torch.bfloat16 if bf16 else None)
     batches = ragged_batches(engine.task.encoder, rows, options.batch)
     outputs: list[TaskOutput] = []
-    seconds = seconds_of_each(
+
+    def describe() -> Figures:
+        tokens, positions = (sum(getattr(o, n) for o in outputs) for n in ("tokens", "positions"))
+        return {
+            "dev_stsb_spearman": dev_score(engine.task.encoder, options),
+            "padding_efficiency": tokens / positions,
+            "last_loss": float(outputs[-1].loss),
+        }
+
+    return Trainable(
         lambda batch: outputs.append(take_step(engine, batch, run=run, steps=len(batches))),
         batches,
-        warm_up=options.warm_up,
+        describe,
     )
-    tokens, positions = (sum(getattr(o, name) for o in outputs) for name in ("tokens", "positions"))
-    return {
-        "rows_per_s": options.batch * len(seconds) / sum(seconds),
-        "dev_stsb_spearman": dev_score(engine.task.encoder, options),
-        "padding_efficiency": tokens / positions,
-        "last_loss": float(outputs[-1].loss),
-        "seconds": seconds,
-    }
 
 
-def train_theirs(rows: Rows, options: Options, *, bf16: bool) -> Figures:
-    """Speed of sentence-transformers' model and MultipleNegativesRankingLoss in a plain loop.
+def theirs(rows: Rows, options: Options, *, bf16: bool) -> Trainable:
+    """A step of sentence-transformers' model and MultipleNegativesRankingLoss in a plain loop.
 
     Its trainer needs the package accelerate, which the project does not install. The loop does what
     that trainer does in a step (fused AdamW, clipping, autocast around the loss) and leaves out
@@ -159,6 +187,7 @@ def train_theirs(rows: Rows, options: Options, *, bf16: bool) -> Figures:
     optim = minilm_run(options.batch).optim
     model = load_sentence_transformer()
     full_length, model.max_seq_length = model.max_seq_length, MAX_LENGTH
+    model.train()
     loss_of = MultipleNegativesRankingLoss(model, scale=20.0)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=optim.learning_rate, weight_decay=0.0, fused=True
@@ -185,17 +214,16 @@ def train_theirs(rows: Rows, options: Options, *, bf16: bool) -> Figures:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
-    model.train()
-    seconds = seconds_of_each(step, collated, warm_up=options.warm_up)
-    model.max_seq_length = full_length
-    masks = [column["attention_mask"] for features in collated for column in features]
-    return {
-        "rows_per_s": options.batch * len(seconds) / sum(seconds),
-        "dev_stsb_spearman": dev_score(SentenceTransformerEmbedder(model), options),
-        "padding_efficiency": sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks),
-        "last_loss": losses[-1],
-        "seconds": seconds,
-    }
+    def describe() -> Figures:
+        model.max_seq_length = full_length
+        masks = [column["attention_mask"] for features in collated for column in features]
+        return {
+            "dev_stsb_spearman": dev_score(SentenceTransformerEmbedder(model), options),
+            "padding_efficiency": sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks),
+            "last_loss": losses[-1],
+        }
+
+    return Trainable(step, collated, describe)
 
 
 def load_sentence_transformer() -> Any:
@@ -241,18 +269,30 @@ def compare_training(
     name: str, what: str, read: Callable[[int], Rows], *, batch: int, fp32: float, bf16: float
 ) -> Benchmark:
     """Both implementations in fp32 and under bf16 autocast; the goals are ratios to their fp32."""
+    kinds = {
+        "ours": partial(ours, bf16=False),
+        "theirs": partial(theirs, bf16=False),
+        "ours-bf16": partial(ours, bf16=True),
+        "theirs-bf16": partial(theirs, bf16=True),
+    }
 
-    def side(train: Callable[..., Figures], options: Options, *, bf16: bool) -> Figures:
-        return train(read(options.batch * (options.warm_up + options.steps)), options, bf16=bf16)
+    def trainable(kind: str, options: Options) -> Trainable:
+        rows = read(options.batch * (options.warm_up + options.steps))
+        return kinds[kind](rows, options)
+
+    def side(options: Options, *, kind: str) -> Figures:
+        return train(trainable(kind, options), options)
+
+    def turns(options: Options) -> Figures:
+        together = {kind: trainable(kind, options) for kind in kinds}
+        return seconds_by_turns(together, warm_up=options.warm_up)
 
     return Benchmark(
         name=name,
         text=f"{what}, batch {batch}, length {MAX_LENGTH}, MiniLM with mean pooling, one step",
         sides={
-            "ours": partial(side, train_ours, bf16=False),
-            "theirs": partial(side, train_theirs, bf16=False),
-            "ours-bf16": partial(side, train_ours, bf16=True),
-            "theirs-bf16": partial(side, train_theirs, bf16=True),
+            **{kind: partial(side, kind=kind) for kind in kinds},
+            BY_TURNS: turns,
         },
         rows=lambda runs, options: _rows(runs, what, fp32=fp32, bf16=bf16),
         options={
@@ -268,6 +308,10 @@ def _rows(runs: Runs, what: str, *, fp32: float, bf16: float) -> list[Row]:
         unit = "rows/s" if name == "rows_per_s" else ""
         return Row(text, runs.median(ours, name), runs.median(theirs, name), goal, unit=unit)
 
+    def turns(text: str, ours: str, theirs: str, goal: float | None = None) -> Row:
+        ours_s, theirs_s = (runs.median(BY_TURNS, f"{side}_s") for side in (ours, theirs))
+        return Row(f"{what}, {text}, by turns", 1 / ours_s, 1 / theirs_s, goal, unit="steps/s")
+
     scores = {
         side: runs.median(side, "dev_stsb_spearman")
         for side in ("ours", "theirs", "ours-bf16", "theirs-bf16")
@@ -276,6 +320,9 @@ def _rows(runs: Runs, what: str, *, fp32: float, bf16: float) -> list[Row]:
         compare("rows_per_s", f"{what}, fp32", "ours", "theirs", fp32),
         compare("rows_per_s", f"{what}, bf16 against fp32", "ours-bf16", "theirs", bf16),
         compare("rows_per_s", f"{what}, both bf16", "ours-bf16", "theirs-bf16"),
+        turns("fp32", "ours", "theirs", fp32),
+        turns("bf16 against fp32", "ours-bf16", "theirs", bf16),
+        turns("both bf16", "ours-bf16", "theirs-bf16"),
         compare("padding_efficiency", "share of positions that are tokens", "ours", "theirs"),
         Row("STS-B dev after equal rows, fp32", scores["ours"], scores["theirs"]),
         Row("STS-B dev after equal rows, bf16", scores["ours-bf16"], scores["theirs-bf16"]),

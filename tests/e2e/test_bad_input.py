@@ -65,7 +65,8 @@ def test_dev_sets_that_cannot_be_used_are_named(
     assert refused.code == 2
     assert refused.error == (
         f"SICKRelatedness is missing (there is no folder of SICKRelatedness in {data}), but "
-        "dev.tasks names it: give its folder by --data, or name other sets"
+        "dev.tasks names it: give its folder by --data, or name other sets, such as DemoPairs, "
+        "which is always there"
     )
     refused = train(*arguments, "--set", "dev.tasks=[STS-B]")
     assert refused.code == 2

@@ -35,7 +35,7 @@ def test_rows_that_are_not_utf8_are_set_aside_up_to_the_allowed_share(
     assert failed.code == 1
     assert failed.error == (
         f"2 of 100 rows (2.0%) cannot be used, the first is {file}:41 (not UTF-8): mend them or "
-        "raise data.max_bad_share (now 0.01)"
+        "raise data.max_bad_share or --max-bad-share (now 0.01)"
     )
     assert nothing_is_left(tmp_path)
     done = prepare(file, "--max-bad-share", "0.02")
@@ -155,12 +155,14 @@ def test_models_and_aliases_that_are_not_there_are_named(
         (
             ("evaluate", "models:/known@champion", *sets),
             1,
-            "known has no version with the alias champion: register or promote one",
+            "known has no version with the alias champion: register or promote one, or "
+            "name a version by its number",
         ),
         (
             ("promote", "known", *sets),
             1,
-            "known has no version with the alias challenger: register or promote one",
+            "known has no version with the alias challenger: register or promote one, or "
+            "name a version by its number",
         ),
         (
             ("evaluate", "models:/known/7", *sets),
@@ -188,7 +190,8 @@ def test_models_and_aliases_that_are_not_there_are_named(
             ("promote", "known", "--tasks", "STS14", "--data", data),
             2,
             f"STS14 is missing (there is no folder of STS14 in {data}), but a promotion "
-            "compares on every set of --tasks: give its folder by --data, or name other sets",
+            "compares on every set of --tasks: give its folder by --data, or name other sets, "
+            "such as DemoPairs, which is always there",
         ),
     ):
         failed = simcse(*command, *arguments)

@@ -97,7 +97,7 @@ def test_the_first_champion_is_held_to_limits_of_its_own() -> None:
     first = compare(None, measure({"A": 75.0}, uniformity=-2.0, latency_ms=12.5))
     verdict = judge(first, POLICY)
     assert verdict.passed
-    assert verdict.reason == "the first champion, average 75.00"
+    assert verdict.reason == "the first champion, average 75.00 on A"
     assert verdict.bootstrap is None
     strict = PromotionPolicy(highest_uniformity=-2.5, highest_latency_ms=10)
     refused = judge(first, strict)

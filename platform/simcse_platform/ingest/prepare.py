@@ -353,8 +353,8 @@ def _check_bad_share(tallies: Sequence[Tally], files: Sequence[Path], max_bad_sh
         file, row, reason = bad[0]
         raise DataError(
             f"{len(bad)} of {read} rows ({len(bad) / read:.1%}) cannot be used, the first is "
-            f"{files[file]}:{row} ({reason}): mend them or raise data.max_bad_share "
-            f"(now {max_bad_share:g})"
+            f"{files[file]}:{row} ({reason}): mend them or raise data.max_bad_share or "
+            f"--max-bad-share (now {max_bad_share:g})"
         )
 
 

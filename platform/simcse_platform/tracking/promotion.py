@@ -102,7 +102,7 @@ def judge(comparison: Comparison, policy: PromotionPolicy) -> Verdict:
     policy.check(challenger.headlines)
     refusals = _absolute_refusals(challenger, policy)
     if champion is None:
-        reason = f"the first champion, average {challenger.average:.2f}"
+        reason = f"the first champion, average {challenger.average:.2f} on {_sets(challenger)}"
         return Verdict(passed=not refusals, reason="; ".join(refusals) or reason)
     found = paired_bootstrap(
         champion.samples,
@@ -112,7 +112,8 @@ def judge(comparison: Comparison, policy: PromotionPolicy) -> Verdict:
         seed=policy.seed,
     )
     average = (
-        f"average {challenger.average:.2f} against the champion's {champion.average:.2f}: "
+        f"average {challenger.average:.2f} on {_sets(challenger)} against the champion's "
+        f"{champion.average:.2f}: "
         f"{_with_interval(found.average, policy)}"
     )
     # Written so that what is not a number is refused.
@@ -179,6 +180,10 @@ class Decision:
             tree["policy"] = self.policy.model_dump(mode="json")
             tree["earlier_comparisons"] = self.earlier_comparisons
         return tree
+
+
+def _sets(measured: Measured) -> str:
+    return ", ".join(measured.headlines)
 
 
 def _absolute_refusals(challenger: Measured, policy: PromotionPolicy) -> list[str]:

@@ -56,6 +56,8 @@ class Version:
         """A line for the user."""
         if self.alias is None:
             return f"{self.uri} is registered; a newer version is the challenger"
+        if self.alias != CHALLENGER:
+            return f"{self.uri} is registered already, with the alias {self.alias}"
         return f"registered {self.uri} with the alias {self.alias}"
 
 
@@ -193,7 +195,8 @@ def alias_holder(client: MlflowClient, name: str, alias: str = CHALLENGER) -> st
     version = alias_version(client, name, alias)
     if version is None:
         raise RegistryError(
-            f"{name} has no version with the alias {alias}: register or promote one"
+            f"{name} has no version with the alias {alias}: register or promote one, or name a "
+            "version by its number"
         )
     return version
 
