@@ -171,7 +171,7 @@ def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
     from simcse_platform.sweep.sweep import SEED, in_order
 
     repeats = any(len(repeated.trials) > 1 for repeated in finished.repeated)
-    seed = [SEED] if repeats else []
+    seed = [SEED] if repeats and SEED not in paths else []
     table = Table("trial", *paths, *seed, "rows", "dev score", "outcome")
     for result in in_order(finished.results):
         score = "-" if result.score is None else f"{result.score:.2f}"
@@ -180,12 +180,13 @@ def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
         table.add_row(result.name, *values, str(result.rows), score, outcome)
     console.print(table)
     if repeats:
-        seeds = Table(*paths, "seeds", "mean", "deviation", "minimum", "maximum")
+        others = [path for path in paths if path != SEED]
+        seeds = Table(*others, "seeds", "mean", "deviation", "minimum", "maximum")
         for repeated in finished.repeated:
             spread = repeated.score
             figures = [spread.mean, spread.deviation, spread.minimum, spread.maximum]
             seeds.add_row(
-                *(repeated.assignments[path] for path in paths),
+                *(repeated.assignments[path] for path in others),
                 repeated.count,
                 *("-" if figure is None else f"{figure:.2f}" for figure in figures),
             )

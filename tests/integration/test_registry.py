@@ -76,7 +76,7 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     assert (one.version, one.alias, one.uri) == ("1", "challenger", "models:/chain/1")
     first = promote(uri, name, compare=_compare, cache=cache)
     assert (first.promoted, first.champion_before) == (True, None)
-    assert first.reason == "the first champion, average 55.00"
+    assert first.reason == "the first champion, average 55.00 on STS12, STS13"
     assert _aliases(uri, name) == {"champion": "1"}
 
     two = register_folder(uri, name, _model(tmp_path / "2", score=70, seed=2))
@@ -95,8 +95,8 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     worse = promote(uri, name, compare=_compare, cache=cache)
     assert not worse.promoted
     assert worse.reason == (
-        "average 57.50 against the champion's 60.00: -2.50, 95% between -2.50 and -2.50 is not "
-        "surely above 0; STS12 loses 5.00, and may lose 1 (-5.00, 95% between -5.00 and -5.00)"
+        "average 57.50 on STS12, STS13 against the champion's 60.00: -2.50, 95% between "
+        "-2.50 and -2.50 is not surely above 0; STS12 loses 5.00, and may lose 1 (-5.00, 95% between -5.00 and -5.00)"
     )
     assert _aliases(uri, name) == {"champion": "2", "previous": "1", "challenger": "3"}
     assert [decision["promoted"] for decision in _decisions(uri, three)] == [False]
@@ -187,7 +187,9 @@ def test_the_model_of_a_run_is_registered_once(uri: str, tmp_path: Path) -> None
     assert again.shown == "models:/of-run/1 is registered; a newer version is the challenger"
     assert _aliases(uri, "of-run") == {"challenger": newer.version}
     promote(uri, "of-run", version="1", compare=_compare, cache=tmp_path / "cache")
-    assert register(uri, "of-run", run_id=run_id).alias == "champion"
+    in_use = register(uri, "of-run", run_id=run_id)
+    assert in_use.alias == "champion"
+    assert in_use.shown == "models:/of-run/1 is registered already, with the alias champion"
     with pytest.raises(RegistryError, match=r"there is no run 0{32}"):
         register(uri, "of-run", run_id="0" * 32)
 

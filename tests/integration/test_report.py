@@ -208,7 +208,9 @@ def test_test_sets_stand_beside_the_published_scores(
     assert [row[0] for row in others] == [*PUBLISHED_STS]
     for row, published in zip(others, PUBLISHED_STS.values(), strict=True):
         assert row[1:] == [f"{published[name]:.2f}" for name in (*STS_SUITE, "Avg.")]
-    assert f"STS14 is missing: {scores['missing_reasons']['STS14']}." in text
+    missing = f"STS14 is missing: {scores['missing_reasons']['STS14']}"
+    assert f"{missing}." in text
+    assert missing in done.out
 
 
 def test_the_page_of_a_sweep_has_its_trials_and_the_best_run(

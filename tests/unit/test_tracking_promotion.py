@@ -47,7 +47,7 @@ def test_a_better_average_passes() -> None:
     )
     assert verdict.passed
     assert verdict.reason == (
-        "average 76.25 against the champion's 75.00: +1.25, 95% between +1.25 and +1.25"
+        "average 76.25 on A, B against the champion's 75.00: +1.25, 95% between +1.25 and +1.25"
     )
     assert verdict.bootstrap is not None
     assert verdict.bootstrap.sets["B"].difference == pytest.approx(3)
@@ -58,7 +58,7 @@ def test_a_model_against_itself_does_not_pass() -> None:
     verdict = judge(compare(model, model), POLICY)
     assert not verdict.passed
     assert verdict.reason == (
-        "average 75.00 against the champion's 75.00: +0.00, 95% between +0.00 and +0.00 is not "
+        "average 75.00 on A, B against the champion's 75.00: +0.00, 95% between +0.00 and +0.00 is not "
         "surely above 0"
     )
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from pipelines.tune import show_sweep
+from simcse_platform.storage import RunFolder
+from simcse_platform.sweep.execute import FinishedSweep
+from simcse_platform.sweep.seeds import over_seeds
+from simcse_platform.sweep.sweep import TrialResult
 from support.command_line import CommandLine
 
 RATES = ("--search", "optim.learning_rate=1e-5,1e-4")
@@ -63,3 +69,31 @@ def test_optuna_is_asked_for_by_its_extra(
     assert refused.error == (
         "--sampler optuna needs the package optuna: pip install 'simcse-platform[optuna]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("paths", "columns"), [(["epochs"], ["epochs", "seed"]), (["seed"], ["seed"]), ([], ["seed"])]
+)
+def test_the_trials_of_several_seeds_say_which_they_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], paths: Sequence[str], columns: list[str]
+) -> None:
+    results = [
+        TrialResult(
+            name=f"trial-{seed}",
+            assignments={"epochs": "3", "seed": seed},
+            status="finished",
+            rows=8,
+            score=70.0 + int(seed),
+        )
+        for seed in ("41", "42")
+    ]
+    folder = RunFolder(tmp_path / "sweep")
+    show_sweep(FinishedSweep(folder, "sqlite:///", "0", results, over_seeds(results)), paths)
+    head, *lines = (
+        [cell.strip() for cell in line.split("\u2503" if "\u2503" in line else "\u2502")[1:-1]]
+        for line in capsys.readouterr().out.splitlines()
+        if "\u2503" in line or "\u2502" in line
+    )
+    assert head == ["trial", *columns, "rows", "dev score", "outcome"]
+    place = head.index("seed")
+    assert {line[0]: line[place] for line in lines[:2]} == {"trial-41": "41", "trial-42": "42"}
