@@ -96,7 +96,8 @@ def test_the_chain_from_register_to_rollback_moves_the_aliases(uri: str, tmp_pat
     assert not worse.promoted
     assert worse.reason == (
         "average 57.50 on STS12, STS13 against the champion's 60.00: -2.50, 95% between "
-        "-2.50 and -2.50 is not surely above 0; STS12 loses 5.00, and may lose 1 (-5.00, 95% between -5.00 and -5.00)"
+        "-2.50 and -2.50 is not surely above 0; STS12 loses 5.00, and may lose 1 (-5.00, 95% "
+        "between -5.00 and -5.00)"
     )
     assert _aliases(uri, name) == {"champion": "2", "previous": "1", "challenger": "3"}
     assert [decision["promoted"] for decision in _decisions(uri, three)] == [False]

@@ -58,8 +58,8 @@ def test_a_model_against_itself_does_not_pass() -> None:
     verdict = judge(compare(model, model), POLICY)
     assert not verdict.passed
     assert verdict.reason == (
-        "average 75.00 on A, B against the champion's 75.00: +0.00, 95% between +0.00 and +0.00 is not "
-        "surely above 0"
+        "average 75.00 on A, B against the champion's 75.00: +0.00, 95% between +0.00 and +0.00 is "
+        "not surely above 0"
     )
 
 
