@@ -20,6 +20,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
+from rich.text import Text
 
 from simcse.errors import UsageError
 from simcse_platform.storage import check_writable, write_atomically
@@ -49,6 +51,11 @@ console = Console(highlight=False, emoji=False, soft_wrap=True)
 def say(text: str) -> None:
     """One line for the user."""
     console.print(text, markup=False)
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """One row as it is written: brackets in a cell are no markup."""
+    table.add_row(*map(Text, cells))
 
 
 def write_json(path: Path | None, result: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Column, Table
 
 from pipelines import embedders, evaluate, settings
-from pipelines.console import JsonFile, console, say, write_json
+from pipelines.console import JsonFile, add_row, console, say, write_json
 from simcse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ def history(
     )
     for past in decisions:
         before = past["champion_before"] or "-"
-        table.add_row(
+        add_row(
+            table,
             past["time"][:16].replace("T", " "),
             past["action"],
             past["version"],
@@ -262,8 +263,11 @@ def _run_of(folder: Path) -> str | None:
     if not summary.is_file():
         return None
     try:
-        return str(json.loads(summary.read_text(encoding="utf-8"))["run_id"])
-    except (ValueError, LookupError):
+        run_id = json.loads(summary.read_text(encoding="utf-8"))["run_id"]
+        if not isinstance(run_id, str):
+            raise ValueError
+    except (ValueError, LookupError, TypeError):
         raise UsageError(
             f"{summary} is damaged: register the folder {folder / 'best'} instead"
         ) from None
+    return run_id

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from pipelines import settings, spaces
-from pipelines.console import JsonFile, console, say, write_json
+from pipelines.console import JsonFile, add_row, console, say, write_json
 from pipelines.train import check_corpus, check_output, load_dev_sets
 from simcse.errors import SimcseError, UsageError
 
@@ -84,6 +84,7 @@ def tune(
     """
     from simcse_platform.sweep.space import grid, parse
     from simcse_platform.sweep.sweep import SEED, SearchPlan, draw
+    from simcse_platform.tracking import registry
 
     resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
     named = spaces.find(space_name) if space_name else ()
@@ -107,9 +108,11 @@ def tune(
         raise UsageError(f"--seeds {seeds} repeats each point, and {what}: leave out one")
     # A grid without end and a space with too few points are found before Ray starts.
     if chosen == "grid":
-        list(grid(space))
+        next(grid(space))
     elif chosen == "random":
         draw(space, trials or 1, seed)
+    if register is not None:
+        registry.check_name(register)
     plan = SearchPlan(
         sampler=chosen,
         trials=trials,
@@ -120,9 +123,7 @@ def tune(
     )
     finished = run_sweep(resolved, space, plan, name=name, output=output, address=address)
     show_sweep(finished, list(space))
-    if register and finished.best and finished.best.run_id:
-        from simcse_platform.tracking import registry
-
+    if register is not None and finished.best and finished.best.run_id:
         version = registry.register(finished.tracking_uri, register, run_id=finished.best.run_id)
         say(version.shown)
     write_json(json_file, result_of(finished))
@@ -148,11 +149,13 @@ def run_sweep(
     from simcse_platform.run import check_settings
     from simcse_platform.storage import RunFolder
     from simcse_platform.sweep import execute as sweeps
+    from simcse_platform.tracking.location import tracking_uri
 
     base = resolved.run
     if not base.dev.tasks:
         raise UsageError("a sweep selects by dev scores, and dev.tasks is empty: name a set")
     check_corpus(base)
+    tracking_uri(base.tracking.uri, output)
     description = sweeps.describe(base, space, plan)
     digest = hashlib.sha256(description.encode()).hexdigest()[:8]
     folder = RunFolder.of(str(output), name or f"{resolved.origin}-sweep-{digest}")
@@ -177,7 +180,7 @@ def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
         score = "-" if result.score is None else f"{result.score:.2f}"
         outcome = f"{result.status}: {result.reason}" if result.reason else result.status
         values = [result.assignments[path] for path in [*paths, *seed]]
-        table.add_row(result.name, *values, str(result.rows), score, outcome)
+        add_row(table, result.name, *values, str(result.rows), score, outcome)
     console.print(table)
     if repeats:
         others = [path for path in paths if path != SEED]
@@ -185,7 +188,8 @@ def show_sweep(finished: FinishedSweep, paths: Sequence[str]) -> None:
         for repeated in finished.repeated:
             spread = repeated.score
             figures = [spread.mean, spread.deviation, spread.minimum, spread.maximum]
-            seeds.add_row(
+            add_row(
+                seeds,
                 *(repeated.assignments[path] for path in others),
                 repeated.count,
                 *("-" if figure is None else f"{figure:.2f}" for figure in figures),

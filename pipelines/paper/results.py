@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pipelines.console import console, say
+from pipelines.console import add_row, console, say
 from pipelines.paper.measures import Bench, Outcome
 from pipelines.paper.rows import Comparison
 from pipelines.paper.runs import Scale
@@ -77,10 +77,10 @@ def show(result: Mapping[str, Any]) -> None:
     for row in rows:
         if row["published"]:
             cells = [_cell(row["published"].get(column)) for column in columns]
-            table.add_row(row["row"], "paper", *cells)
+            add_row(table, row["row"], "paper", *cells)
         label = "" if row["published"] else row["row"]
         cells = [_cell(row["ours"].get(c), row["deviation"].get(c)) for c in columns]
-        table.add_row(label, "ours", *cells)
+        add_row(table, label, "ours", *cells)
     if columns:
         console.print(table)
     for row in rows:

@@ -244,11 +244,13 @@ def test_what_is_not_there_is_named(uri: str, tmp_path: Path) -> None:
         fetch_model(uri, "models:/unknown@champion", tmp_path)
     with pytest.raises(RegistryError, match=r"there is no model 'unknown' in the registry"):
         history(uri, "unknown")
-    for name in ("..", "o'neil", "a/b", ""):
-        with pytest.raises(UsageError, match=f"{name!r} is no name for a model: use letters"):
+    for name in ("..", "o'neil", "a/b", "", "n" * 201):
+        with pytest.raises(UsageError, match=f"{name!r} is no name for a model: use up to 200"):
             register_folder(uri, name, tmp_path / "model")
     with pytest.raises(RegistryError, match="there is no version 9 of known"):
         fetch_model(uri, "models:/known/9", tmp_path)
+    with pytest.raises(RegistryError, match="there is no version  of known"):
+        promote(uri, "known", version="", compare=_compare, cache=tmp_path)
     with pytest.raises(RegistryError, match="known has no version with the alias champion"):
         fetch_model(uri, "models:/known@champion", tmp_path)
     with pytest.raises(UsageError, match="'models:/known' is no model URI: write models:/NAME@"):

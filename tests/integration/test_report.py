@@ -369,7 +369,9 @@ def test_damaged_files_are_named(simcse: CommandLine, recorded: Recorded, tmp_pa
             assert refused.error.startswith(
                 f"sweep sweep cannot be read from sweep.yaml and trials.json in {tmp_path / name} ("
             )
-            assert refused.error.endswith("): repeat its command, which writes them anew")
+            assert refused.error.endswith(
+                "): bring them back, or repeat its command under another --name"
+            )
 
 
 def test_results_need_files_of_their_own(simcse: CommandLine, tmp_path: Path) -> None:

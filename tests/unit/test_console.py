@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from pipelines import console
 from simcse.errors import UsageError
@@ -17,6 +18,15 @@ def test_json_is_written_whole_and_in_place_of_the_old(tmp_path: Path) -> None:
     assert file.read_bytes().endswith(b"}\n")
     assert [path.name for path in file.parent.iterdir()] == ["result.json"]
     console.write_json(None, {"nothing": "asked"})
+
+
+def test_brackets_in_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("corpus")
+    for cell in ("[/a/b.txt]", "[premise,entailed]", "[bold]x"):
+        console.add_row(table, cell)
+    console.console.print(table)
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("[/a/b.txt]", "[premise,entailed]", "[bold]x"))
 
 
 def test_json_that_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(

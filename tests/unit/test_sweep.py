@@ -170,9 +170,26 @@ def test_a_sweep_is_read_back_from_its_folder(tmp_path: Path) -> None:
     listed = SearchPlan(sampler="listed", points=points)
     folder.write_text("sweep.yaml", describe(BASE, {}, listed))
     assert (read(folder).space, read(folder).plan) == ({}, listed)
-    folder.write_text("trials.json", "[{}]")
-    with pytest.raises(UsageError, match=r"sweep sweep cannot be read from .* \(.*missing"):
+    trial = {"name": "a", "assignments": {}, "status": "finished", "score": 1.0}
+    folder.write_text("trials.json", json.dumps([trial]))
+    assert [result.score for result in read(folder).results] == [1.0]
+    for damaged in (
+        [{}],
+        {},
+        [trial | {"score": None}],
+        [trial | {"score": "x"}],
+        [trial | {"name": 5}],
+        [trial | {"assignments": None}],
+        [trial | {"rows": None}],
+    ):
+        folder.write_text("trials.json", json.dumps(damaged))
+        with pytest.raises(UsageError, match=r"sweep sweep cannot be read .*: bring them back, or"):
+            read(folder)
+    (folder.path / "sweep.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"sweep sweep cannot be read .*: bring them back, or"):
         read(folder)
+    with pytest.raises(UsageError, match=r"sweep sweep was started with other settings"):
+        check_claim(folder, describe(BASE, space, plan))
 
 
 def repeat(temperature: str, scores: dict[str, float]) -> list[TrialResult]:

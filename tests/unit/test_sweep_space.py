@@ -55,6 +55,7 @@ def test_lists_and_ranges_are_read() -> None:
         ("objective.temperature=normal(0,1)", "there is no normal, write uniform, loguniform or"),
         ("optim.learning_rate=loguniform(0,1)", "a logarithm needs bounds above 0"),
         ("global_batch_size=integer(2.5,8)", "the bounds must be whole numbers"),
+        ("seed=integer(1,1e300)", "the bounds must be within 64 bits"),
         ("scale.num_workers=1,2", "scale.num_workers changes how a run is carried out, not what"),
         ("dev.tasks=[STS12],[STS13]", "dev.tasks is what all trials are compared on: set it by"),
         ("dev.data=a,b", "dev.data is what all trials are compared on: set it by --set, for all"),
@@ -82,6 +83,9 @@ def test_a_grid_is_every_combination_and_has_an_end() -> None:
     ]
     with pytest.raises(UsageError, match="seed has a range, of which a grid would have no end"):
         list(grid(parse(["seed=integer(1,5)"], BASE)))
+    many = ",".join(map(str, range(1, 102)))
+    with pytest.raises(UsageError, match="the grid has 10,201 points, and may have 10,000: search"):
+        next(grid(parse([f"seed={many}", f"epochs={many}"], BASE)))
 
 
 def test_a_trial_is_a_run_whose_name_its_settings_decide() -> None:

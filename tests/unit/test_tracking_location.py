@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_a_tilde_is_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert tracking_uri("sqlite:///~/x.db", Path("out")) == "sqlite:////home/me/x.db"
     assert tracking_uri(None, Path("~/out")) == "sqlite:////home/me/out/mlflow.db"
+
+
+@pytest.mark.parametrize(("name", "found"), [("a?b", "?"), ("50%20off", "%")])
+def test_a_path_that_no_sqlite_address_can_have_is_refused(
+    tmp_path: Path, name: str, found: str
+) -> None:
+    message = rf"{re.escape(name)}.* holds '{re.escape(found)}', .*: choose another --output, or"
+    with pytest.raises(UsageError, match=message):
+        tracking_uri(None, tmp_path / name)
+    with pytest.raises(UsageError, match=message):
+        tracking_uri(f"sqlite:///{tmp_path}/{name}/mlflow.db", tmp_path)
+    assert tracking_uri(None, tmp_path / "a #ü b") == f"sqlite:///{tmp_path}/a #ü b/mlflow.db"
 
 
 def test_a_server_is_taken_as_it_is_on_any_number_of_nodes() -> None:

@@ -41,6 +41,20 @@ RANGE = ("--search", "optim.learning_rate=loguniform(1e-5,1e-4)")
             "--asha stops some of the 3 runs at a point, whose mean would be that of the others: "
             "leave out --asha or --seeds",
         ),
+        (
+            (*RATES, "--register", "bad/name"),
+            "'bad/name' is no name for a model: use up to 200 letters, digits, spaces, dots",
+        ),
+        ((*RATES, "--register", ""), "'' is no name for a model"),
+        ((*RATES, "--tracking", "foo"), "tracking.uri is 'foo': give the URI of an MLflow server"),
+        (
+            tuple(
+                text
+                for path in ("seed", "epochs", "max_steps", "dev.every")
+                for text in ("--search", f"{path}={','.join(map(str, range(1, 201)))}")
+            ),
+            "the grid has 1,600,000,000 points, and may have 10,000: search fewer values, or draw",
+        ),
         (("--space", "bach"), "there is no space 'bach': did you mean batch?"),
         (
             (*RATES, "--set", "dev.tasks=[]"),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from simcse.encoder import SentenceEncoder
 from simcse.errors import UsageError
@@ -43,6 +43,7 @@ from simcse_platform.training.worker import BEST
 SWEEP_FILE = "sweep.yaml"
 TRIALS_FILE = "trials.json"
 SEEDS_FILE = "seeds.json"
+_TRIALS = TypeAdapter(list[TrialResult])
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,13 @@ def read(folder: RunFolder) -> RecordedSweep:
             base=from_tree(tree["base"]),
             space={path: _dimension(fields) for path, fields in tree["search"].items()},
             plan=SearchPlan(**tree["plan"]),
-            results=[TrialResult(**row) for row in rows],
+            results=_TRIALS.validate_python(rows),
         )
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(
             f"sweep {folder.name} cannot be read from {SWEEP_FILE} and {TRIALS_FILE} in "
-            f"{folder.path} ({reason}): repeat its command, which writes them anew"
+            f"{folder.path} ({reason}): bring them back, or repeat its command under another --name"
         ) from None
 
 
@@ -116,7 +117,7 @@ def check_claim(folder: RunFolder, description: str) -> None:
     """See that the folder is free or that the sweep in it is this one. Raises `UsageError`."""
     kept = folder.path / SWEEP_FILE
     if kept.exists():
-        if kept.read_text(encoding="utf-8") != description:
+        if kept.read_bytes() != description.encode():
             raise UsageError(
                 f"sweep {folder.name} was started with other settings, which {kept} lists: choose "
                 "another --name, or repeat its command"

@@ -25,6 +25,8 @@ _NOT_SWEPT = ("scale", "memory", "tracking", "checkpoint")
 _DEV_SETS = ("dev.tasks", "dev.data")
 
 
+MOST_POINTS = 10_000
+"""Of a grid: each is a training run."""
 Kind = Literal["uniform", "loguniform", "integer"]
 
 
@@ -84,7 +86,7 @@ def parse(searches: Sequence[str], base: TrainRun) -> dict[str, Dimension]:
 
 
 def grid(space: Space) -> Iterator[dict[str, str]]:
-    """Every combination. Raises `UsageError` where a setting has a range, which has no end."""
+    """Every combination. Raises `UsageError` for a range, which has no end, and for too many."""
     for path, dimension in space.items():
         if isinstance(dimension, Range):
             raise UsageError(
@@ -92,6 +94,11 @@ def grid(space: Space) -> Iterator[dict[str, str]]:
                 "--trials N"
             )
     choices = [dimension.values for dimension in space.values() if isinstance(dimension, Choice)]
+    if (points := math.prod(map(len, choices))) > MOST_POINTS:
+        raise UsageError(
+            f"the grid has {points:,} points, and may have {MOST_POINTS:,}: search fewer values, "
+            "or draw --trials N"
+        )
     for values in product(*choices):
         yield dict(zip(space, values, strict=True))
 
@@ -126,6 +133,8 @@ def _range(path: str, text: str) -> Range | None:
         raise UsageError(f"{path}={text}: a logarithm needs bounds above 0")
     if kind == "integer" and not (low.is_integer() and high.is_integer()):
         raise UsageError(f"{path}={text}: the bounds must be whole numbers")
+    if kind == "integer" and max(-low, high) >= 2**63:
+        raise UsageError(f"{path}={text}: the bounds must be within 64 bits")
     return Range(kind, low, high)
 
 

@@ -77,6 +77,10 @@ class TrialResult:
     """Dev scores of the best step."""
     run_id: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.status == "finished" and self.score is None:
+            raise ValueError(f"trial {self.name} finished without a score")
+
 
 def run_trials(
     setup: TrialSetup,

@@ -94,7 +94,9 @@ def promote(
     """
     policy = policy or PromotionPolicy()
     with session(uri) as client:
-        challenger = find_version(client, name, version) if version else alias_holder(client, name)
+        challenger = (
+            alias_holder(client, name) if version is None else find_version(client, name, version)
+        )
         champion = alias_version(client, name, CHAMPION)
     if challenger == champion:
         raise RegistryError(

@@ -15,8 +15,8 @@ _CREDENTIALS = re.compile(r"(?<=:)//[^/]*@")
 def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) -> str:
     """The URI to record to, the same from every folder: the default is SQLite in `output`.
 
-    Raises `UsageError` for SQLite with workers on several nodes, and for what is neither SQLite nor
-    a server.
+    Raises `UsageError` for SQLite with workers on several nodes or at a path that its address
+    cannot have, and for what is neither SQLite nor a server.
     """
     uri = configured or f"sqlite:///{output.expanduser().absolute() / 'mlflow.db'}"
     scheme, _, rest = uri.partition("://")
@@ -32,7 +32,13 @@ def tracking_uri(configured: str | None, output: Path, *, num_nodes: int = 1) ->
             f"tracking.uri is {without_password(uri)!r}, but the workers are on {num_nodes} nodes "
             "and SQLite serves one: set tracking.uri to an MLflow server that all of them reach"
         )
-    return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
+    path = str(Path(rest.removeprefix("/")).expanduser().absolute())
+    if found := next((character for character in "?%" if character in path), None):
+        raise UsageError(
+            f"{path} holds {found!r}, which means something else in the address of a SQLite "
+            "database: choose another --output, or give --tracking"
+        )
+    return f"sqlite:///{path}"
 
 
 def without_password(uri: str) -> str:

@@ -36,6 +36,7 @@ _ABOUT = (
 )
 _COPIED_FROM, _COPIED_MODEL = "copied_from", "copied_model"
 _NAME = re.compile(r"\w[\w .-]*")
+_LONGEST_NAME = 200
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
@@ -67,7 +68,7 @@ def register(uri: str, name: str, *, run_id: str) -> Version:
     Registering the same logged model again gives the version it has, as it stands. Raises
     `RegistryError` for a run that is not there or has no model.
     """
-    _check_name(name)
+    check_name(name)
     with session(uri) as client:
         return _challenger(client, name, run_id, _model_of_run(client, run_id))
 
@@ -92,7 +93,7 @@ def _register_folder(
     tags: Mapping[str, str],
 ) -> Version:
     locate(folder)
-    _check_name(name)
+    check_name(name)
     with session(uri) as client:
         experiment = experiment_id(client, uri, experiment)
         labels = run_labels(f"Registers {origin or folder} as `{name}`; nothing is trained here.")
@@ -117,7 +118,7 @@ def copy_version(
     The copy's tags say where it came from; what was copied before is not copied again. Raises as
     `fetch_model` and `register_folder` do.
     """
-    _check_name(name)
+    check_name(name)
     with session(source) as client:
         original, number = resolve(client, model_uri)
         model = str(client.get_model_version(original, number).source)
@@ -154,7 +155,13 @@ def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
                 tracking_uri=uri,
                 registry_uri=uri,
             )
-        encoder = _encoder_path(Path(model))
+        try:
+            encoder = _encoder_path(Path(model))
+        except FileNotFoundError:
+            raise RegistryError(
+                f"the files of {model_uri} are gone from {without_password(location)}: bring them "
+                "back, or register the model again"
+            ) from None
         if encoder is None:
             raise RegistryError(
                 f"{model_uri} holds no sentence encoder: register a model folder of this project"
@@ -220,12 +227,15 @@ def find_registered(client: MlflowClient, name: str) -> RegisteredModel:
         ) from None
 
 
-def _check_name(name: str) -> None:
-    """What MLflow would refuse, or mistake for a part of a URI or a query, after the work."""
-    if not _NAME.fullmatch(name):
+def check_name(name: str) -> None:
+    """What MLflow would refuse, or mistake for a part of a URI or a query, after the work.
+
+    Nor does a longer one make the name of a folder, in which its versions are kept.
+    """
+    if not _NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME:
         raise UsageError(
-            f"{name!r} is no name for a model: use letters, digits, spaces, dots, dashes and "
-            "underscores, beginning with a letter or digit"
+            f"{name!r} is no name for a model: use up to {_LONGEST_NAME} letters, digits, spaces, "
+            "dots, dashes and underscores, beginning with a letter or digit"
         )
 
 
