@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from simcse_platform import config
 from simcse_platform.config import TrainRun
 from simcse_platform.ingest.source import open_corpus
-from simcse_platform.storage import RunFolder
+from simcse_platform.storage import LOCK, RunFolder
 from simcse_platform.training import checkpoint, loop
 from simcse_platform.training.checkpoint import Progress
 from simcse_platform.training.dev import DevEvaluation
@@ -255,8 +255,8 @@ def test_a_run_survives_its_driver_and_then_a_machine(
     names = {path.name for path in command.run.path.iterdir()}
     checkpoints = sorted(name for name in names if name.startswith(checkpoint.PREFIX))
     assert [checkpoint.step_of(name) for name in checkpoints] == [140, 151]
-    # What is being written has a hidden name; the one that stays is Ray's.
-    assert {name for name in names if name.startswith(".")} == {".validate_storage_marker"}
+    # What is being written has a hidden name; those that stay are Ray's and the owner's lock.
+    assert {name for name in names if name.startswith(".")} == {".validate_storage_marker", LOCK}
 
     run = config.load(runs.folder / "killed.yaml")
     run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
