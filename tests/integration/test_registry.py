@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -205,6 +206,18 @@ def test_a_fetched_model_gives_the_same_vectors(uri: str, tmp_path: Path) -> Non
         SentenceEncoder.load(model).encode(["the dog runs", "rain"]),
     )
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fetched"]
+
+
+def test_a_version_whose_files_are_gone_is_named(tmp_path: Path) -> None:
+    uri = tracking_uri(None, tmp_path / "output")
+    version = register_folder(uri, "gone", _model(tmp_path / "m", score=1))
+    for files in (tmp_path / "output" / "mlartifacts").iterdir():
+        shutil.rmtree(files)
+    with pytest.raises(
+        RegistryError, match=rf"^the files of {version.uri} are gone from .*: bring them back, or"
+    ):
+        fetch_model(uri, version.uri, tmp_path / "cache")
+    assert [*(tmp_path / "cache").rglob("*.safetensors")] == []
 
 
 def test_a_version_is_copied_into_another_registry_once(uri: str, tmp_path: Path) -> None:
