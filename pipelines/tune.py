@@ -84,7 +84,6 @@ def tune(
     """
     from simcse_platform.sweep.space import grid, parse
     from simcse_platform.sweep.sweep import SEED, SearchPlan, draw
-    from simcse_platform.tracking import registry
 
     resolved = settings.resolve(recipe, config, corpus, data, tracking, assignments)
     named = spaces.find(space_name) if space_name else ()
@@ -111,6 +110,9 @@ def tune(
         next(grid(space))
     elif chosen == "random":
         draw(space, trials or 1, seed)
+    # Not above, since MLflow comes along: what is refused without it is refused at once.
+    from simcse_platform.tracking import registry
+
     if register is not None:
         registry.check_name(register)
     plan = SearchPlan(

@@ -163,9 +163,7 @@ class SentenceEncoder(nn.Module):
         """
         chunks, again = self.chunks(tokens, recomputed_chunks), recomputed_chunks is not None
         words, device = self.embed_words(tokens), self.backbone.device
-        tidied = (
-            _tidied(self.positions(tokens, len(chunks))) if again and device.type == "cpu" else ()
-        )
+        tidied = _tidied(_positions(tokens, chunks)) if again and device.type == "cpu" else ()
         vectors_nD = torch.cat(
             [
                 recomputed(
@@ -207,11 +205,7 @@ class SentenceEncoder(nn.Module):
 
     def positions(self, tokens: RaggedTokens, count: int | None = None) -> list[int]:
         """Positions that the backbone computes for each chunk of these tokens, padding included."""
-        lengths_n = tokens.lengths_n
-        return [
-            len(rows_m) * int(lengths_n[rows_m[0]]) if len(rows_m) else 1
-            for rows_m in self.chunks(tokens, count)
-        ]
+        return _positions(tokens, self.chunks(tokens, count))
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None = None) -> RaggedTokens:
         """Tokens of each sentence, cut to `max_length`; None is the model's own limit."""
@@ -310,6 +304,13 @@ class SentenceEncoder(nn.Module):
             if self.whitening is not None:
                 vectors_mD = self.whitening(vectors_mD)
         return vectors_mD[: len(words)]
+
+
+def _positions(tokens: RaggedTokens, chunks: Sequence[Tensor]) -> list[int]:
+    # The first sentence of a chunk is its longest; no sentences become one position of padding.
+    return [
+        len(rows_m) * int(tokens.lengths_n[rows_m[0]]) if len(rows_m) else 1 for rows_m in chunks
+    ]
 
 
 def _tidied(positions: Iterable[int]) -> set[int]:
