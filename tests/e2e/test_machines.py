@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 
@@ -108,6 +109,23 @@ class Command:
     def wait_for_step_of_attempt(self, number: int, step: int) -> None:
         """Until the attempt of that number has shown that it is past a step."""
         self.wait_until(lambda: len(self.attempts()) == number and self._step >= step)
+
+    def wait_for_attempt_in_slow_motion(self, number: int) -> None:
+        """Until that attempt, while the one before it stands still most of the time.
+
+        Ray looks for new machines three times a minute, in which a small run would end.
+        """
+        [(_, process)] = self.attempts()[-1].processes
+        worker = psutil.Process(process)
+
+        def taken_over() -> bool:
+            with suppress(psutil.NoSuchProcess):
+                worker.suspend()
+                time.sleep(0.4)
+                worker.resume()
+            return len(self.attempts()) == number
+
+        self.wait_until(taken_over)
 
     def end(self, code: int = 0) -> str:
         assert self.process.wait(timeout=300) == code, self.output()
@@ -314,15 +332,15 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
 
 
 def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path: Path) -> None:
-    # Epochs of few steps: a machine that joins takes half a minute, most of it Ray's.
+    # An epoch is four steps.
     sections = {"dropout": 0.0, "global_batch_size": 400, "epochs": 60, "every": 4}
     runs.cluster.kill_any()
     elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
     elastic.wait_for_step_of_attempt(1, 2)
     runs.cluster.add()
-    elastic.wait_for_step_of_attempt(2, 0)
+    elastic.wait_for_attempt_in_slow_motion(2)
     grown = elastic.attempts()[1]
-    elastic.wait_for_step_of_attempt(2, grown.first_step + 2)
+    elastic.wait_for_step_of_attempt(2, grown.first_step + 8)
     runs.cluster.kill(grown.processes[1][0])
     elastic.end()
     assert [len(attempt.processes) for attempt in elastic.attempts()] == [1, 2, 1]
