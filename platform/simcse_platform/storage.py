@@ -9,9 +9,10 @@ import re
 import shutil
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from simcse.errors import UsageError
 from simcse_platform.errors import CheckpointError, StorageError
 
 LOCK = ".lock"
+SCRATCH = "simcse-scratch-"
+"""What names of folders for files on their way begin with."""
+_SECONDS_UNTIL_LOCKED = 10
+"""Far more than lie between the making of such a folder and its lock."""
 _LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 """What the next attempt would meet again."""
 # As Python, Arrow and safetensors write it into their messages.
@@ -60,6 +65,33 @@ def append_line(path: Path, line: str) -> None:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.encode() + b"\n")
+
+
+@contextmanager
+def scratch_folder(inside: Path | None = None) -> Iterator[Path]:
+    """A temporary folder, inside another one than the system's if that is given.
+
+    Those that killed processes have left beside it are removed.
+    """
+    parent = inside or Path(tempfile.gettempdir())
+    for left in parent.glob(f"{SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _SECONDS_UNTIL_LOCKED:
+                with _locked(left):
+                    shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder, _locked(Path(folder)):
+        yield Path(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises `OSError` when another process has it locked, and lives."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -241,6 +241,16 @@ def assert_same_end(got: RunFolder, want: RunFolder) -> None:
             assert got_end.moments[name][moment].equal(value), (name, moment)
 
 
+def assert_as_if_undisturbed(runs: Runs, command: Command, folder: Path) -> None:
+    """Weights, moments and losses bit for bit, and every row counted once."""
+    run = config.load(runs.folder / f"{command.run.name}.yaml")
+    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
+    folder.mkdir(exist_ok=True)
+    run_on_ranks(train_undisturbed, 2, folder, run, folder)
+    assert_same_end(command.run, RunFolder(folder))
+    assert runs.losses(command.run.name) == losses_in(folder)
+
+
 def test_a_run_survives_its_driver_and_then_a_machine(
     runs: Runs, server: Server, tmp_path: Path
 ) -> None:
@@ -276,11 +286,42 @@ def test_a_run_survives_its_driver_and_then_a_machine(
     # What is being written has a hidden name; those that stay are Ray's and the owner's lock.
     assert {name for name in names if name.startswith(".")} == {".validate_storage_marker", LOCK}
 
-    run = config.load(runs.folder / "killed.yaml")
-    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
-    run_on_ranks(train_undisturbed, 2, tmp_path, run, tmp_path)
-    assert_same_end(command.run, RunFolder(tmp_path))
-    assert runs.losses("killed") == losses_in(tmp_path)
+    assert_as_if_undisturbed(runs, command, tmp_path)
+
+
+def test_a_run_survives_the_loss_of_all_its_workers_at_once(runs: Runs, tmp_path: Path) -> None:
+    """Two nodes: a head, and the one machine that trains."""
+    runs.cluster.resize(1)
+    command = runs.start("alone", cpus_per_worker=1)
+    command.wait_for_step_of_attempt(1, EVERY + 7)
+    [lost] = {node for node, _ in command.attempts()[0].processes}
+    runs.cluster.kill(lost)
+    runs.cluster.add()
+    command.end()
+    _, second = command.attempts()
+    assert second.first_step >= EVERY
+    assert lost not in {node for node, _ in second.processes}
+    assert_as_if_undisturbed(runs, command, tmp_path)
+    runs.cluster.resize(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "reason"),
+    [
+        ("fixed", {}, "the cluster did not start 1 workers within 60 s: something else holds "),
+        ("elastic", {"max_workers": 2}, "given up after 60 s: 1 workers of 2 CPUs leave none of"),
+    ],
+)
+def test_a_run_whose_machines_stay_away_is_given_up(
+    runs: Runs, name: str, scale: Mapping[str, int], reason: str
+) -> None:
+    runs.cluster.resize(1)
+    command = runs.start(f"given-up-{name}", num_workers=1, timeout_s=60, **scale)
+    command.wait_for_step_of_attempt(1, EVERY + 7)
+    runs.cluster.resize(0)
+    output = command.end(code=1)
+    assert output.strip().splitlines()[-1].startswith(f"error: {reason}"), output
+    runs.cluster.resize(2)
 
 
 @pytest.fixture
@@ -307,8 +348,9 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     runs: Runs, small_disk: Path, tmp_path: Path
 ) -> None:
+    """From the last checkpoint but one, since the last is damaged meanwhile."""
     full = runs.start("full", output=small_disk)
-    full.wait_for_step_of_attempt(1, EVERY + 7)
+    full.wait_for_step_of_attempt(1, 2 * EVERY + 7)
     filler = fill(small_disk)
     output = full.end(code=1)
     assert "No space left on device" in output
@@ -316,25 +358,24 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     assert last_line.startswith("error: "), output
     assert "cannot be written" in last_line
     assert "make room in the temporary and the output folder, and run the same" in last_line
-    newest = checkpoint.newest(full.run)
-    assert newest is not None
-    assert checkpoint.step_of(newest) >= EVERY
     filler.unlink()
+    *_, good, bad = sorted(full.run.path.glob(f"{checkpoint.PREFIX}*"))
+    damaged = next(bad.glob("*.safetensors"))
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
     again = runs.start("full", output=small_disk)
-    again.end()
-    assert again.attempts()[-1].first_step == checkpoint.step_of(newest)
+    output = again.end()
+    assert f"{damaged} is damaged: its content has changed; it is passed over" in output
+    assert again.attempts()[-1].first_step == checkpoint.step_of(good.name) >= EVERY
 
-    run = config.load(runs.folder / "full.yaml")
-    run = config.override(run, [f"data.corpus=[{runs.folder / 'corpus'}]"])
-    run_on_ranks(train_undisturbed, 2, tmp_path, run, tmp_path / "undisturbed")
-    assert_same_end(again.run, RunFolder(tmp_path / "undisturbed"))
-    assert runs.losses("full") == losses_in(tmp_path / "undisturbed")
+    assert_as_if_undisturbed(runs, again, tmp_path / "undisturbed")
 
 
 def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path: Path) -> None:
     # An epoch is four steps.
     sections = {"dropout": 0.0, "global_batch_size": 400, "epochs": 60, "every": 4}
-    runs.cluster.kill_any()
+    runs.cluster.resize(1)
     elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
     elastic.wait_for_step_of_attempt(1, 2)
     runs.cluster.add()

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
-from simcse_platform.errors import ClusterError, StalledError, TrainingError
+from simcse_platform.errors import ClusterError, StalledError, StreamError, TrainingError
 from support.ray_runs import Runs
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -76,6 +76,16 @@ def test_a_rank_that_hangs_in_a_step_is_not_waited_for_without_end(
         r"log, or raise scale.timeout_s$",
     ):
         runs.fit("hanging", runs.settings(0, timeout_s=60), hang)
+
+
+@pytest.mark.machines
+def test_a_rank_whose_batches_end_before_those_of_the_others_ends_the_run(runs: Runs) -> None:
+    with pytest.raises(
+        StreamError,
+        match=r"^the batches of rank 1 ended at step 4 of 12: start the run again from its last "
+        r"checkpoint$",
+    ):
+        runs.fit("uneven", runs.settings(0, timeout_s=60), windows_of_rank_1=1)
 
 
 @pytest.mark.machines

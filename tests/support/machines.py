@@ -29,9 +29,12 @@ class Machines:
         """One more machine."""
         self._cluster.add_node(num_cpus=2, object_store_memory=_OBJECT_STORE)
 
-    def kill_any(self) -> None:
-        """Power failure of the machine that was added last."""
-        self.kill(self._cluster.list_all_nodes()[-1].node_id)
+    def resize(self, count: int) -> None:
+        """So many machines beside the head; what is too many fails."""
+        while (surplus := len(self._cluster.list_all_nodes()) - 1 - count) > 0:
+            self.kill(self._cluster.list_all_nodes()[-1].node_id)
+        for _ in range(-surplus):
+            self.add()
 
     def kill(self, node_id: str) -> None:
         """Power failure of a machine."""

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ray.data import DataIterator
 
 from simcse.batch import Batch
 from simcse.evaluation import Pairs, STSSet
@@ -112,15 +114,28 @@ class Runs:
         return RunFolder.of(str(self.output / "runs"), name)
 
     def fit(
-        self, name: str, run: TrainRun, fail: Fail | None = None, kill_in_upload: int | None = None
+        self,
+        name: str,
+        run: TrainRun,
+        fail: Fail | None = None,
+        *,
+        kill_in_upload: int | None = None,
+        windows_of_rank_1: int | None = None,
     ) -> Outcome:
-        """Train as run `name`; its `ids-RANK.jsonl` gets step and row ids of every batch."""
+        """Train as run `name`; its `ids-RANK.jsonl` gets step and row ids of every batch.
+
+        Rank 1 is killed while it uploads the checkpoint of a step, or gets so many windows only.
+        """
         folder = self.folder(name)
         folder.path.mkdir(parents=True, exist_ok=True)
         shown: dict[int, dict[str, float]] = {}
         corpus = open_corpus(run.data, run.encoder, self.output, lambda line: None)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "train_worker", watched(folder.path, fail, kill_in_upload))
+            patch.setattr(
+                trainer,
+                "train_worker",
+                watched(folder.path, fail, kill_in_upload, windows_of_rank_1),
+            )
             result = trainer.fit(
                 run,
                 corpus,
@@ -134,8 +149,19 @@ class Runs:
         return Outcome(run, folder, result, shown)
 
 
+class Short:
+    """A rank's data of which no more than some windows arrive."""
+
+    def __init__(self, iterator: DataIterator, windows: int) -> None:
+        self._iterator = iterator
+        self._windows = windows
+
+    def iter_batches(self, **kwargs: Any) -> Iterator[Any]:
+        return islice(self._iterator.iter_batches(**kwargs), self._windows)
+
+
 def watched(
-    folder: Path, fail: Fail | None, kill_in_upload: int | None = None
+    folder: Path, fail: Fail | None, kill_in_upload: int | None, windows_of_rank_1: int | None
 ) -> Callable[[Any], None]:
     """`train_worker` that writes down what it trains on, and fails where it is told to."""
 
@@ -151,9 +177,12 @@ def watched(
             if fail:
                 fail(rank, step)
 
-        def watched_batches(*args: Any, **kwargs: Any) -> Iterator[Batch]:
+        def watched_batches(data: DataIterator, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+            dealt: Any = data
+            if rank == 1 and windows_of_rank_1 is not None:
+                dealt = Short(data, windows_of_rank_1)
             # A busy machine may take its time over data; what a test makes hang is a rank.
-            for batch in planned_batches(*args, **{**kwargs, "timeout_s": 300}):
+            for batch in planned_batches(dealt, *args, **{**kwargs, "timeout_s": 300}):
                 reach(batch.step)
                 with (folder / f"ids-{rank}.jsonl").open("a") as lines:
                     lines.write(json.dumps([batch.step, batch.row_ids_b.tolist()]) + "\n")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -9,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from simcse.errors import DataError, UsageError
+from simcse_platform.errors import StorageError
+from simcse_platform.ingest.parquet import unreadable
 from simcse_platform.ingest.readers import common_columns, read
 
 
@@ -101,6 +104,22 @@ def test_a_corrupt_parquet_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(b"PAR1 nothing of the kind")
     with pytest.raises(DataError, match=r"a\.parquet is no readable parquet file"):
         common_columns([file], None)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_a_file_system_that_fails_for_a_moment_is_no_fault_of_the_file(number: int) -> None:
+    found = unreadable("a.parquet", OSError(number, "stale"))
+    assert isinstance(found, StorageError)
+    assert str(found) == (
+        f"a.parquet cannot be read now ([Errno {number}] stale): see to its storage, and run the "
+        "same command again"
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, None])
+def test_what_the_next_attempt_would_meet_again_is_no_passing_fault(number: int | None) -> None:
+    error = OSError("no parquet") if number is None else OSError(number, "gone")
+    assert isinstance(unreadable("a.parquet", error), DataError)
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:

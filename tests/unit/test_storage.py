@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from simcse_platform.storage import (
     RunFolder,
     append_line,
     check_writable,
+    scratch_folder,
     write_atomically,
     written,
 )
@@ -162,6 +166,44 @@ def test_a_run_has_one_owner_and_a_killed_one_makes_way(tmp_path: Path) -> None:
         pass
     with folder.owned():
         pass
+
+
+_SCRATCH = """
+import time
+from simcse_platform.storage import scratch_folder
+with scratch_folder() as folder:
+    (folder / "weights").touch()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_left_in_scratch_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", _SCRATCH],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        other = Path(process.stdout.readline().strip())
+        assert other.parent == tmp_path
+        long_ago = time.time() - 3600
+        os.utime(other, (long_ago, long_ago))
+        with scratch_folder() as own:
+            assert set(tmp_path.iterdir()) == {own, other}
+        process.kill()
+    # One that has just been made may not have its lock yet.
+    os.utime(other)
+    with scratch_folder():
+        assert other.exists()
+    os.utime(other, (long_ago, long_ago))
+    with scratch_folder(), scratch_folder(tmp_path / ".."):
+        assert not other.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

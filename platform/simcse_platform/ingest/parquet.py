@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcse.errors import DataError, UsageError
+from simcse_platform.errors import StorageError
+
+_LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM}
+"""What is the same at the next attempt."""
 
 
 def choose_columns(
@@ -28,7 +33,7 @@ def read_footer(path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        raise corrupt(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def open_file(path: Path | str) -> pq.ParquetFile:
@@ -50,7 +55,16 @@ def count_nulls(footer: pq.FileMetaData, column: str) -> int:
     return count
 
 
-def corrupt(path: Path | str, error: Exception, kind: str = "parquet") -> DataError:
-    """The error for a file that cannot be read as what it should be."""
+def unreadable(
+    path: Path | str, error: Exception, kind: str = "parquet"
+) -> DataError | StorageError:
+    """The error for a file that cannot be read: `StorageError` where the system refused to."""
     reason = str(error).partition("\n")[0]
+    # Arrow's own errors of content are `OSError` too, without a number.
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number not in _LASTING:
+        return StorageError(
+            f"{path} cannot be read now ({reason}): see to its storage, and run the same command "
+            "again"
+        )
     return DataError(f"{path} is no readable {kind} file ({reason}): restore or remove it")

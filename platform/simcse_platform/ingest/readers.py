@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from simcse.errors import DataError, UsageError
-from simcse_platform.ingest.parquet import choose_columns, corrupt, open_file
+from simcse_platform.ingest.parquet import choose_columns, open_file, unreadable
 
 NOT_UTF8 = "not UTF-8"
 WRONG_COLUMNS = "wrong number of columns"
@@ -158,7 +158,7 @@ def _named_when_damaged(file: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         kind = _COMPRESSIONS.get(file.suffix, file.suffix[1:])
-        raise corrupt(file, error, kind) from error
+        raise unreadable(file, error, kind) from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from simcse.errors import DataError
 from simcse_platform.ingest import readers
-from simcse_platform.ingest.parquet import corrupt, open_file
+from simcse_platform.ingest.parquet import open_file, unreadable
 from simcse_platform.ingest.plan import Range
 from simcse_platform.ingest.source import Corpus
 
@@ -44,7 +44,7 @@ def _read_ranges(
         ]
         table = parquet.read_row_groups(needed, columns=list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise corrupt(file, error) from error
+        raise unreadable(file, error) from error
     # Groups left out move what follows forward: where each needed group begins in the table.
     shifted = dict(zip(needed, accumulate((groups[g] for g in needed), initial=0), strict=False))
     found: dict[Range, pa.Table] = {}

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -25,7 +24,7 @@ from simcse_platform.ingest.source import open_corpus
 from simcse_platform.run import PREPARED_FOLDER, SETTINGS_FILE, SPOOL_FILE, corpus_record
 from simcse_platform.run_figures import FIGURES_FOLDER
 from simcse_platform.runtime import Resources
-from simcse_platform.storage import RunFolder
+from simcse_platform.storage import RunFolder, scratch_folder
 from simcse_platform.sweep.figures import sweep_figures
 from simcse_platform.sweep.seeds import Repeated, over_seeds
 from simcse_platform.sweep.space import Choice, Dimension, Range, Space
@@ -217,8 +216,8 @@ def _keep_spread(uri: str, trial: RunFolder, best: Repeated) -> None:
     folder = trial.path / BEST
     described = read_description(folder)
     assert described is not None
-    with TemporaryDirectory() as scratch:
-        told = Path(scratch) / BEST
+    with scratch_folder() as scratch:
+        told = scratch / BEST
         SentenceEncoder.load(folder).save(
             told, lineage={**described.lineage, SEEDS: spread}, scores=described.scores
         )

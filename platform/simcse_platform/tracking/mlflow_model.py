@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from mlflow.types import ColSpec, Schema, TensorSpec
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 import simcse
+from simcse_platform.storage import scratch_folder
 from simcse_platform.tracking.mlflow_session import quiet, session
 from simcse_platform.tracking.mlflow_tracker import MAX_PARAM
 
@@ -67,8 +67,8 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
     )
     status = LoggedModelStatus.FAILED
     try:
-        with TemporaryDirectory() as scratch:
-            local = Path(scratch, "model")
+        with scratch_folder() as scratch:
+            local = scratch / "model"
             with quiet(uri):
                 _save(folder, local, int(facts.tags["dimension"]), description)
             with session(uri, patient=True) as client:

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import mlflow.artifacts
@@ -23,6 +22,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from simcse.errors import UsageError
 from simcse.model_source import locate
 from simcse_platform.errors import RegistryError
+from simcse_platform.storage import scratch_folder
 from simcse_platform.tracking.location import without_password
 from simcse_platform.tracking.mlflow_model import ENCODER, log_model
 from simcse_platform.tracking.mlflow_session import session
@@ -147,11 +147,11 @@ def fetch_model(uri: str, model_uri: str, cache: Path) -> Path:
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=cache) as scratch:
+    with scratch_folder(cache) as scratch:
         with session(uri, patient=True):
             model = mlflow.artifacts.download_artifacts(
                 artifact_uri=f"models:/{name}/{version}",
-                dst_path=scratch,
+                dst_path=str(scratch),
                 tracking_uri=uri,
                 registry_uri=uri,
             )

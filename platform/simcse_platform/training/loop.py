@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from simcse.errors import ModelError
 from simcse.optim import learning_rate
 from simcse_platform.config import TrainRun, shown
 from simcse_platform.errors import TrainingError
-from simcse_platform.storage import written
+from simcse_platform.storage import scratch_folder, written
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.dev import DevEvaluation, DevScores
@@ -237,8 +236,8 @@ class _Keeper:
         weights = {name: weight for name, weight in self.engine.weights() if first}
         if not first:
             return
-        with written("the best model"), tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "model"
+        with written("the best model"), scratch_folder() as scratch:
+            folder = scratch / "model"
             self.engine.task.encoder.save(
                 folder,
                 state_dict={
@@ -255,10 +254,10 @@ class _Keeper:
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Hand this rank's part of a checkpoint to the reporter. Collective."""
-        with written("a checkpoint"), tempfile.TemporaryDirectory() as scratch:
-            checkpoint.save(self.engine, Path(scratch), progress=progress, run=shown(self.run))
+        with written("a checkpoint"), scratch_folder() as scratch:
+            checkpoint.save(self.engine, scratch, progress=progress, run=shown(self.run))
             name = checkpoint.checkpoint_name(progress.step, self.attempt)
-            self.reporter.save_checkpoint(name, Path(scratch))
+            self.reporter.save_checkpoint(name, scratch)
 
 
 def _what_is_kept(progress: Progress) -> str:
