@@ -6,17 +6,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ray.exceptions import RayError
-from ray.util.queue import Empty, Queue
+from ray.util.queue import Queue
 
 from simcse.errors import SimcseError
 from simcse_platform.errors import ClusterError
 
 Show = Callable[[int, Mapping[str, float]], None]
 
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_LOOKS = 5.0
 
 
 @contextmanager
@@ -47,25 +47,22 @@ def shown(show: Show | None) -> Iterator[Queue | None]:
     if show is None:
         yield None
         return
-    queue, ended = Queue(actor_options={"num_cpus": 0}), threading.Event()
+    queue = Queue(actor_options={"num_cpus": 0})
 
     def pass_on() -> None:
-        while not (ended.is_set() and queue.empty()):
-            try:
-                show(*queue.get(timeout=0.5))
-            except Empty:
-                continue
-            except RayError:
-                # The queue went with its machine; the run does not.
-                return
+        # The queue may go with its machine; the run does not.
+        with suppress(RayError):
+            while (entry := queue.get()) is not None:
+                show(*entry)
 
     thread = threading.Thread(target=pass_on, daemon=True)
     thread.start()
     try:
         yield queue
     finally:
-        ended.set()
-        thread.join(timeout=10)
+        with suppress(RayError):
+            queue.put(None)
+            thread.join(timeout=10)
         queue.shutdown()
 
 
