@@ -141,7 +141,7 @@ class TrainRun(Settings):
     """Passes over the corpus."""
     max_steps: int | None = Field(default=None, ge=1)
     """Steps after which training ends before its epochs do; the learning rate decays over them."""
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, lt=2**63)
     """Decides initial head weights, order and dropout."""
 
     @model_validator(mode="after")

@@ -27,6 +27,7 @@ from simcse_platform.tracking.location import tracking_uri
 from simcse_platform.tracking.mlflow_model import log_model
 from simcse_platform.tracking.mlflow_session import check_server
 from simcse_platform.tracking.mlflow_tracker import CorpusRecord, log_files, start_run
+from simcse_platform.tracking.spool import Spool
 from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.tracking.tracker import ended_with
 from simcse_platform.training import checkpoint
@@ -211,14 +212,15 @@ def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> Non
     """A cursor means something in one corpus only, so a run goes on with the one it began with.
 
     A file of synonyms is part of it, since it decides the positives.
-    Without a checkpoint there is no cursor: what failed over a bad file may go on without it.
+    Before its first loss is on record there is none: what failed over a bad file may go on without.
     """
     kept = folder.path / CORPUS_FILE
     content = corpus.fingerprint
     if synonyms and synonyms != WORDNET:
         content += " " + hashlib.sha256(Path(synonyms).read_bytes()).hexdigest()
     changed = kept.exists() and kept.read_text(encoding="utf-8") != content
-    if changed and checkpoint.next_step(folder):
+    begun = checkpoint.next_step(folder) or "loss" in Spool(folder.path / SPOOL_FILE).last_steps()
+    if changed and begun:
         raise UsageError(
             f"the corpus of run {folder.name} has changed since it began: choose another --name, "
             "or bring back the files it began with"

@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from simcse.errors import UsageError
 from simcse_platform.errors import CheckpointError, StorageError
 
 LOCK = ".lock"
-SCRATCH = "simcse-scratch-"
-"""What names of folders for files on their way begin with."""
+_SCRATCH = f"simcse-scratch-{socket.gethostname()}-"
+"""What names of folders for files on their way begin with: locks are not seen by other machines."""
 _SECONDS_UNTIL_LOCKED = 10
 """Far more than lie between the making of such a folder and its lock."""
 _LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -74,12 +74,15 @@ def scratch_folder(inside: Path | None = None) -> Iterator[Path]:
     Those that killed processes have left beside it are removed.
     """
     parent = inside or Path(tempfile.gettempdir())
-    for left in parent.glob(f"{SCRATCH}*"):
+    for left in parent.glob(f"{_SCRATCH}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _SECONDS_UNTIL_LOCKED:
                 with _locked(left):
                     shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder, _locked(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as folder, ExitStack() as held:
+        # Where there are no locks, nothing that is left can be told from what is in use.
+        with suppress(OSError):
+            held.enter_context(_locked(Path(folder)))
         yield Path(folder)
 
 
@@ -147,7 +150,12 @@ class RunFolder:
 
         Raises `UsageError` when another has it. A file system without locks keeps nobody out.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UsageError(
+                f"{self.path} is a file: choose another --name, or another --output"
+            ) from None
         with (self.path / LOCK).open("a+", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -131,12 +131,16 @@ def rows(runs: Runs, options: Options) -> list[Row]:
             at_least=0.95,
             unit="rows/s",
         ),
-        Row(
-            "the same with one thread less, so that Ray's own processes have a core",
-            speed("one-worker-core-left"),
-            speed("bare-core-left"),
-            at_least=0.95,
-            unit="rows/s",
+        *(
+            Row(
+                "the same with one thread less, so that Ray's own processes have a core",
+                speed("one-worker-core-left"),
+                speed("bare-core-left"),
+                at_least=0.95,
+                unit="rows/s",
+            )
+            for less in (1,)
+            if options.threads > less
         ),
         Row(
             "1 worker by the clock, records included, against a bare loop",

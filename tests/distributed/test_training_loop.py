@@ -31,13 +31,13 @@ STAGES = (0, 1, 2, 3)
 Weights = dict[str, Tensor]
 
 
-def settings(folder: Path, stage: int = 0, **optim: int) -> TrainRun:
+def settings(folder: Path, stage: int = 0, *, every: int = 4, **optim: int) -> TrainRun:
     return TrainRun.model_validate(
         {
             "encoder": {"model": str(folder), "dropout": 0.0, "length_buckets": 2},
             "optim": {"learning_rate": 1e-3, "weight_decay": 0.01, "eps": 1e-3, **optim},
             "scale": {"zero_stage": stage, "persistence_threshold": 0},
-            "checkpoint": {"every": 4},
+            "checkpoint": {"every": every},
             "dev": {"every": 4},
             "tracking": {"log_every": 1},
             "global_batch_size": 7,
@@ -157,6 +157,19 @@ def check_skipping(rank: int, world: int, model: Path, folder: Path, want: Weigh
             torch.testing.assert_close(weight, want[name], rtol=0, atol=1e-6, msg=f"{stage} {name}")
 
 
+def check_a_first_update_that_is_skipped(
+    rank: int, world: int, model: Path, folder: Path, want: Weights
+) -> None:
+    """A checkpoint has no moments yet, and the run goes on from it all the same."""
+    for stage in STAGES:
+        run = settings(model, stage, every=1)
+        poisoned = cast(Engine, PoisonedLoss(build(run), call=0))
+        _, progress = train(run, poisoned, folder / f"first-{stage}")
+        assert (progress.step, progress.skipped_updates) == (STEPS, 1)
+        for name, weight in poisoned.weights():
+            torch.testing.assert_close(weight, want[name], rtol=0, atol=1e-6, msg=f"{stage} {name}")
+
+
 def plain_updates(
     run: TrainRun, groups: Sequence[Sequence[int]], rates: Sequence[float]
 ) -> Weights:
@@ -181,11 +194,11 @@ def check_all(
     check_gradients_that_are_not_finite(rank, world, model, folder / "broken")
 
 
-def check_updates(
-    rank: int, world: int, model: Path, folder: Path, accumulated: Weights, skipped: Weights
-) -> None:
+def check_updates(rank: int, world: int, model: Path, folder: Path, *want: Weights) -> None:
+    accumulated, skipped, first_skipped = want
     check_accumulation(rank, world, model, folder, accumulated)
     check_skipping(rank, world, model, folder, skipped)
+    check_a_first_update_that_is_skipped(rank, world, model, folder, first_skipped)
 
 
 def test_updates_of_several_batches_and_skipped_ones_under_every_engine(
@@ -195,7 +208,9 @@ def test_updates_of_several_batches_and_skipped_ones_under_every_engine(
     accumulated = plain_updates(run, [range(4), range(4, 6)], rates=[1e-3, 5e-4])
     rates = [1e-3 * (STEPS - step) / STEPS for step in (0, 1, 3, 4, 5)]
     skipped = plain_updates(settings(tiny_encoder), [[0], [1], [3], [4], [5]], rates)
-    run_on_ranks(check_updates, 2, tmp_path, tiny_encoder, tmp_path, accumulated, skipped)
+    rates = [1e-3 * (STEPS - step) / STEPS for step in range(1, STEPS)]
+    first = plain_updates(settings(tiny_encoder), [[1], [2], [3], [4], [5]], rates)
+    run_on_ranks(check_updates, 2, tmp_path, tiny_encoder, tmp_path, accumulated, skipped, first)
 
 
 def test_two_processes_under_every_engine_record_what_one_records(

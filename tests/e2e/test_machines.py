@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ WORDS = ("dog", "cat", "man", "woman", "child", "house", "river", "city", "music
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Machines]:
-    with machines(2) as started:
+    with machines() as started:
         yield started
 
 
@@ -110,22 +110,29 @@ class Command:
         """Until the attempt of that number has shown that it is past a step."""
         self.wait_until(lambda: len(self.attempts()) == number and self._step >= step)
 
-    def wait_for_attempt_in_slow_motion(self, number: int) -> None:
-        """Until that attempt, while the one before it stands still most of the time.
+    @contextmanager
+    def slow_motion(self) -> Iterator[None]:
+        """Its one worker stands still most of the time, as long as the block lasts or it lives.
 
         Ray looks for new machines three times a minute, in which a small run would end.
         """
         [(_, process)] = self.attempts()[-1].processes
-        worker = psutil.Process(process)
+        worker, ended = psutil.Process(process), threading.Event()
 
-        def taken_over() -> bool:
+        def slow_down() -> None:
             with suppress(psutil.NoSuchProcess):
-                worker.suspend()
-                time.sleep(0.4)
-                worker.resume()
-            return len(self.attempts()) == number
+                while not ended.wait(0.04):
+                    worker.suspend()
+                    time.sleep(0.4)
+                    worker.resume()
 
-        self.wait_until(taken_over)
+        thread = threading.Thread(target=slow_down)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def end(self, code: int = 0) -> str:
         assert self.process.wait(timeout=300) == code, self.output()
@@ -201,7 +208,7 @@ def runs(
 
 
 def train_undisturbed(rank: int, world: int, run: TrainRun, folder: Path) -> None:
-    """The same run without Ray, tracking or faults; leaves its last checkpoint and its losses."""
+    """The same run without Ray or faults; leaves its last checkpoint and its losses."""
     corpus = open_corpus(run.data, run.encoder, folder, lambda line: None)
     plan = plan_steps(run, corpus)
     engine, recorder = build_engine(make_task(run), run), Recorder(folder)
@@ -255,6 +262,7 @@ def test_a_run_survives_its_driver_and_then_a_machine(
     runs: Runs, server: Server, tmp_path: Path
 ) -> None:
     """And the tracking server is away while the machine is lost."""
+    runs.cluster.resize(2)
     killed = runs.start("killed")
     killed.wait_for_step_of_attempt(1, EVERY + 7)
     killed.process.kill()
@@ -290,7 +298,6 @@ def test_a_run_survives_its_driver_and_then_a_machine(
 
 
 def test_a_run_survives_the_loss_of_all_its_workers_at_once(runs: Runs, tmp_path: Path) -> None:
-    """Two nodes: a head, and the one machine that trains."""
     runs.cluster.resize(1)
     command = runs.start("alone", cpus_per_worker=1)
     command.wait_for_step_of_attempt(1, EVERY + 7)
@@ -302,26 +309,23 @@ def test_a_run_survives_the_loss_of_all_its_workers_at_once(runs: Runs, tmp_path
     assert second.first_step >= EVERY
     assert lost not in {node for node, _ in second.processes}
     assert_as_if_undisturbed(runs, command, tmp_path)
-    runs.cluster.resize(2)
 
 
-@pytest.mark.parametrize(
-    ("name", "scale", "reason"),
-    [
-        ("fixed", {}, "the cluster did not start 1 workers within 60 s: something else holds "),
-        ("elastic", {"max_workers": 2}, "given up after 60 s: 1 workers of 2 CPUs leave none of"),
-    ],
-)
+@pytest.mark.parametrize(("name", "scale"), [("fixed", {}), ("elastic", {"max_workers": 2})])
 def test_a_run_whose_machines_stay_away_is_given_up(
-    runs: Runs, name: str, scale: Mapping[str, int], reason: str
+    runs: Runs, name: str, scale: Mapping[str, int]
 ) -> None:
     runs.cluster.resize(1)
     command = runs.start(f"given-up-{name}", num_workers=1, timeout_s=60, **scale)
     command.wait_for_step_of_attempt(1, EVERY + 7)
     runs.cluster.resize(0)
     output = command.end(code=1)
-    assert output.strip().splitlines()[-1].startswith(f"error: {reason}"), output
-    runs.cluster.resize(2)
+    # Ray's limit and ours end at the same time.
+    assert re.match(
+        r"error: (the cluster did not start 1 workers within 60 s: something else holds|given up "
+        r"after 60 s: 1 workers of 2 CPUs leave none of the cluster's 1 to Ray Data)",
+        output.strip().splitlines()[-1],
+    ), output
 
 
 @pytest.fixture
@@ -349,6 +353,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     runs: Runs, small_disk: Path, tmp_path: Path
 ) -> None:
     """From the last checkpoint but one, since the last is damaged meanwhile."""
+    runs.cluster.resize(2)
     full = runs.start("full", output=small_disk)
     full.wait_for_step_of_attempt(1, 2 * EVERY + 7)
     filler = fill(small_disk)
@@ -359,7 +364,9 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     assert "cannot be written" in last_line
     assert "make room in the temporary and the output folder, and run the same" in last_line
     filler.unlink()
-    *_, good, bad = sorted(full.run.path.glob(f"{checkpoint.PREFIX}*"))
+    newest = checkpoint.newest(full.run)
+    assert newest is not None
+    bad = full.run.path / newest
     damaged = next(bad.glob("*.safetensors"))
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
@@ -367,7 +374,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(
     again = runs.start("full", output=small_disk)
     output = again.end()
     assert f"{damaged} is damaged: its content has changed; it is passed over" in output
-    assert again.attempts()[-1].first_step == checkpoint.step_of(good.name) >= EVERY
+    assert EVERY <= again.attempts()[-1].first_step < checkpoint.step_of(bad.name)
 
     assert_as_if_undisturbed(runs, again, tmp_path / "undisturbed")
 
@@ -378,8 +385,9 @@ def test_an_elastic_run_takes_machines_in_and_lets_them_go(runs: Runs, tmp_path:
     runs.cluster.resize(1)
     elastic = runs.start("elastic", num_workers=1, max_workers=2, resize_every_s=3, **sections)
     elastic.wait_for_step_of_attempt(1, 2)
-    runs.cluster.add()
-    elastic.wait_for_attempt_in_slow_motion(2)
+    with elastic.slow_motion():
+        runs.cluster.add()
+        elastic.wait_until(lambda: len(elastic.attempts()) == 2)
     grown = elastic.attempts()[1]
     elastic.wait_for_step_of_attempt(2, grown.first_step + 8)
     runs.cluster.kill(grown.processes[1][0])

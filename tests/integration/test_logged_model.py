@@ -75,7 +75,12 @@ def test_a_version_says_what_it_is_and_a_run_what_belongs_to_it(
         "step": 4,
     }
     SentenceEncoder.load(tiny_encoder, pooling="avg").save(model, lineage=lineage, scores=scores)
+    # As a process leaves it that is killed while it logs.
+    experiment = MlflowClient(uri).get_run(run_id).info.experiment_id
+    cut_off = MlflowClient(uri).create_logged_model(experiment, source_run_id=run_id)
     model_uri = log_model(uri, run_id, model)
+    assert MlflowClient(uri).get_logged_model(cut_off.model_id).status == "FAILED"
+    assert MlflowClient(uri).get_logged_model(model_uri.rpartition("/")[2]).status == "READY"
     registered = register(uri, "described", run_id=run_id)
 
     client = MlflowClient(uri, uri)

@@ -44,8 +44,8 @@ class Machines:
 
 
 @contextmanager
-def machines(count: int) -> Iterator[Machines]:
-    """A head and `count` machines."""
+def machines() -> Iterator[Machines]:
+    """A head alone, which `Machines.resize` gives company."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         cluster = Cluster(
@@ -58,9 +58,6 @@ def machines(count: int) -> Iterator[Machines]:
             },
         )
         try:
-            started = Machines(cluster)
-            for _ in range(count):
-                started.add()
-            yield started
+            yield Machines(cluster)
         finally:
             cluster.shutdown()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from simcse.errors import UsageError
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import CheckpointError
+from simcse_platform.errors import CheckpointError, StorageError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint
 from simcse_platform.training.checkpoint import Best, Progress
@@ -211,6 +215,25 @@ def test_the_newest_of_two_attempts_is_that_of_the_later_step(
     assert checkpoint.newest(folder) == NEWEST
 
 
+def test_a_checkpoint_that_cannot_be_read_now_is_neither_passed_over_nor_deleted(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_text = Path.read_text
+
+    def stale(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.parent.name == NEWEST:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read_text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", stale)
+    message = rf"^.*{NEWEST} cannot be read now \(.*Stale file handle\): see to its storage"
+    with pytest.raises(StorageError, match=message):
+        checkpoint.newest(folder)
+    with pytest.raises(StorageError, match=message):
+        checkpoint.prune(folder, 1)
+    assert {NEWEST, BEFORE} <= {path.name for path in folder.path.iterdir()}
+
+
 def test_all_but_the_newest_whole_checkpoints_are_deleted(
     folder: RunFolder, run: TrainRun, engine: DdpEngine
 ) -> None:
@@ -221,6 +244,16 @@ def test_all_but_the_newest_whole_checkpoints_are_deleted(
     for unfinished in ("checkpoint-00000002-abc", "checkpoint-00000020-abc"):
         remove_manifest(folder.path / unfinished)
 
+    # What a user put beside them, which sorts above all of them, stays.
+    shutil.copytree(folder.path / NEWEST, folder.path / "checkpoint-good-copy")
+    (folder.path / "checkpoint-backup.tar").touch()
+    others = {"checkpoint-good-copy", "checkpoint-backup.tar"}
+    # One that was moved to another disk counts, and what is there stays too.
+    moved = folder.path / "moved"
+    shutil.copytree(folder.path / BEFORE, moved)
+    (folder.path / "checkpoint-00000004-abc").symlink_to(moved)
+
+    assert checkpoint.newest(folder) == NEWEST
     checkpoint.prune(folder, 2)
-    assert {path.name for path in folder.path.iterdir()} == {NEWEST, BEFORE}
+    assert {path.name for path in folder.path.iterdir()} == {NEWEST, BEFORE, "moved"} | others
     checkpoint.prune(RunFolder(folder.path / "nowhere"), 1)

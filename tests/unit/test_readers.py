@@ -111,12 +111,26 @@ def test_a_file_system_that_fails_for_a_moment_is_no_fault_of_the_file(number: i
     found = unreadable("a.parquet", OSError(number, "stale"))
     assert isinstance(found, StorageError)
     assert str(found) == (
-        f"a.parquet cannot be read now ([Errno {number}] stale): see to its storage, and run the "
-        "same command again"
+        f"a.parquet cannot be read now ([Errno {number}] stale): see to its storage and to "
+        "free memory, and run the same command again"
     )
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, None])
+def test_too_little_memory_is_no_fault_of_the_file_either() -> None:
+    assert isinstance(unreadable("a.parquet", pa.ArrowMemoryError("malloc")), StorageError)
+
+
+def test_a_name_that_leads_nowhere_is_met_again(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    file.symlink_to(file)
+    with pytest.raises(OSError, match=r"symbolic") as found:
+        pq.ParquetFile(file)
+    assert found.value.errno == errno.ELOOP
+    with pytest.raises(DataError, match=r"a\.parquet is no readable parquet file"):
+        common_columns([file], None)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.EMFILE, None])
 def test_what_the_next_attempt_would_meet_again_is_no_passing_fault(number: int | None) -> None:
     error = OSError("no parquet") if number is None else OSError(number, "gone")
     assert isinstance(unreadable("a.parquet", error), DataError)

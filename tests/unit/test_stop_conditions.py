@@ -87,6 +87,20 @@ def test_a_run_without_a_single_update_fails_at_its_end_and_again(
     assert reporter.times_best_was_saved == 0
 
 
+def test_an_encoder_that_has_diverged_is_not_kept_without_a_dev_set_either(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """Its last updates were skipped, and the one before them destroyed it."""
+    run, reporter = settings(tiny_encoder, optim={"learning_rate": 1e30}), Recorder(tmp_path)
+    with pytest.raises(
+        TrainingError,
+        match=r"^the encoder has diverged by step 4 \(its vectors are not finite\): lower "
+        r"optim.learning_rate or raise objective.temperature$",
+    ):
+        train(run, reporter, total_steps=4)
+    assert reporter.times_best_was_saved == 0
+
+
 def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

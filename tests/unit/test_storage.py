@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -201,9 +202,37 @@ def test_what_a_killed_process_left_in_scratch_is_removed(
     with scratch_folder():
         assert other.exists()
     os.utime(other, (long_ago, long_ago))
-    with scratch_folder(), scratch_folder(tmp_path / ".."):
+    with scratch_folder():
         assert not other.exists()
+    inside = tmp_path / "cache"
+    inside.mkdir()
+    with scratch_folder(inside) as own:
+        assert own.parent == inside
+    assert list(tmp_path.rglob("*")) == [inside]
+
+
+def test_where_there_are_no_locks_scratch_is_used_and_nothing_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with scratch_folder(tmp_path) as one:
+        long_ago = time.time() - 3600
+        os.utime(one, (long_ago, long_ago))
+        with scratch_folder(tmp_path) as other:
+            assert {one, other} == set(tmp_path.iterdir())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_the_name_of_a_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with (
+        pytest.raises(UsageError, match=r"run is a file: choose another --name, or another --out"),
+        RunFolder(tmp_path / "run").owned(),
+    ):
+        pytest.fail("owned")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,18 @@ def test_machines_that_come_back_in_time_end_nothing() -> None:
         time.sleep(1.2)
 
 
+def test_a_look_that_fails_does_not_end_the_watch() -> None:
+    def unknown() -> None:
+        raise OSError("stale")
+
+    answers = chain([unknown, missing, unknown], cycle([missing]))
+    with (
+        pytest.raises(ClusterError, match=r"^given up after 0.3 s: the cluster has 1 CPU$"),
+        enough_machines(lambda: next(answers)(), 0.3),
+    ):
+        time.sleep(30)
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stays_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt), enough_machines(lambda: None, 0.3):

@@ -12,8 +12,22 @@ import pyarrow.parquet as pq
 from simcse.errors import DataError, UsageError
 from simcse_platform.errors import StorageError
 
-_LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM}
-"""What is the same at the next attempt."""
+_PASSING = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ENOTCONN,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+}
+"""What the next attempt may not meet again."""
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
+"""What reading raises of a file that is not what it should be, is not there, or does not answer."""
 
 
 def choose_columns(
@@ -29,10 +43,10 @@ def choose_columns(
 
 
 def read_footer(path: Path) -> pq.FileMetaData:
-    """The footer of a parquet file. Raises `DataError` naming a file that is none."""
+    """The footer of a parquet file. Raises `DataError` or `StorageError` as `unreadable` says."""
     try:
         return pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise unreadable(path, error) from error
 
 
@@ -58,13 +72,13 @@ def count_nulls(footer: pq.FileMetaData, column: str) -> int:
 def unreadable(
     path: Path | str, error: Exception, kind: str = "parquet"
 ) -> DataError | StorageError:
-    """The error for a file that cannot be read: `StorageError` where the system refused to."""
+    """The error for a file that cannot be read: `StorageError` where the next attempt may."""
     reason = str(error).partition("\n")[0]
     # Arrow's own errors of content are `OSError` too, without a number.
     number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number not in _LASTING:
+    if number in _PASSING or isinstance(error, MemoryError):
         return StorageError(
-            f"{path} cannot be read now ({reason}): see to its storage, and run the same command "
-            "again"
+            f"{path} cannot be read now ({reason}): see to its storage and to free memory, and "
+            "run the same command again"
         )
     return DataError(f"{path} is no readable {kind} file ({reason}): restore or remove it")

@@ -22,7 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from simcse.errors import DataError, UsageError
-from simcse_platform.ingest.parquet import choose_columns, open_file, unreadable
+from simcse_platform.ingest.parquet import UNREADABLE, choose_columns, open_file, unreadable
 
 NOT_UTF8 = "not UTF-8"
 WRONG_COLUMNS = "wrong number of columns"
@@ -156,7 +156,7 @@ def _columns(file: Path) -> Columns:
 def _named_when_damaged(file: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         kind = _COMPRESSIONS.get(file.suffix, file.suffix[1:])
         raise unreadable(file, error, kind) from error
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from simcse.errors import DataError
 from simcse_platform.ingest import readers
-from simcse_platform.ingest.parquet import open_file, unreadable
+from simcse_platform.ingest.parquet import UNREADABLE, open_file, unreadable
 from simcse_platform.ingest.plan import Range
 from simcse_platform.ingest.source import Corpus
 
@@ -20,7 +20,8 @@ from simcse_platform.ingest.source import Corpus
 def read_rows(corpus: Corpus, ranges: Sequence[Range], columns: Sequence[str]) -> pa.Table:
     """The rows of all ranges, one range after the other.
 
-    Raises `DataError` naming file and row of a text that cannot be used.
+    Raises `DataError` naming file and row of a text that cannot be used, or a file that cannot;
+    `StorageError` for one that the next attempt may read.
     """
     found: dict[Range, pa.Table] = {}
     for shard in {part.shard for part in ranges}:
@@ -43,7 +44,7 @@ def _read_ranges(
             if any(part.start < end and part.stop > begin for part in ranges)
         ]
         table = parquet.read_row_groups(needed, columns=list(columns))
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise unreadable(file, error) from error
     # Groups left out move what follows forward: where each needed group begins in the table.
     shifted = dict(zip(needed, accumulate((groups[g] for g in needed), initial=0), strict=False))

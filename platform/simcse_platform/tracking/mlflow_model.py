@@ -54,6 +54,7 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
     facts = ModelFacts.of(folder)
     with session(uri) as client:
         experiment = client.get_run(run_id).info.experiment_id
+        _end_what_was_broken_off(client, experiment, run_id)
         logged = client.create_logged_model(
             experiment,
             name=ENCODER,
@@ -83,6 +84,14 @@ def log_model(uri: str, run_id: str, folder: Path) -> str:
         _log_scores(client, run_id, logged.model_id, facts)
         client.set_tag(run_id, "model_uri", model_uri)
     return model_uri
+
+
+def _end_what_was_broken_off(client: MlflowClient, experiment: str, run_id: str) -> None:
+    """A process that was killed while it logged a model left one that waits for its files."""
+    mine = f"source_run_id = '{run_id}'"
+    for model in client.search_logged_models([experiment], filter_string=mine):
+        if model.status == LoggedModelStatus.PENDING:
+            client.finalize_logged_model(model.model_id, LoggedModelStatus.FAILED)
 
 
 def _log_scores(client: MlflowClient, run_id: str, model_id: str, facts: ModelFacts) -> None:

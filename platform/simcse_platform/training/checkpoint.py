@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from simcse.errors import UsageError
 from simcse.evaluation.geometry import GeometryNumbers
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import CheckpointError
+from simcse_platform.errors import CheckpointError, StorageError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training.engine import Engine, rank_and_world
 
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 PREFIX = "checkpoint-"
+_NAME = re.compile(rf"{PREFIX}\d{{8}}-\w+")
 MANIFEST = "checkpoint.json"
 
 
@@ -161,9 +163,9 @@ def next_step(folder: RunFolder) -> int:
 def prune(folder: RunFolder, keep: int) -> None:
     """Delete all checkpoints but the newest `keep` that are whole; nothing may be writing one."""
     kept = set(islice(_whole(folder), keep))
-    for path in folder.path.glob(f"{PREFIX}*"):
+    for path in _found(folder):
         if path.name not in kept:
-            shutil.rmtree(path)
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
 
 def load(folder: RunFolder, name: str) -> Checkpoint:
@@ -200,7 +202,7 @@ def load_weights(task: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def _whole(folder: RunFolder) -> Iterator[str]:
     """Names of the checkpoints that are whole, newest first; a warning names each other one."""
-    for path in sorted(folder.path.glob(f"{PREFIX}*"), reverse=True):
+    for path in _found(folder):
         try:
             _read_manifest(path)
         except CheckpointError as error:
@@ -209,14 +211,39 @@ def _whole(folder: RunFolder) -> Iterator[str]:
             yield path.name
 
 
+def _found(folder: RunFolder) -> list[Path]:
+    """The folders with the name of a checkpoint, newest first; what users put there is theirs."""
+    return sorted(
+        (
+            path
+            for path in folder.path.glob(f"{PREFIX}*")
+            if _NAME.fullmatch(path.name) and path.is_dir()
+        ),
+        reverse=True,
+    )
+
+
 def _read_manifest(path: Path) -> _Manifest:
-    """What a checkpoint holds, every file of which has been seen to have its hash."""
+    """What a checkpoint holds, every file of which has been seen to have its hash.
+
+    Raises `CheckpointError` for one that is damaged, `StorageError` where that cannot be told now.
+    """
+    try:
+        return _read_whole(path)
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be read now ({error}): see to its storage, and run the same command "
+            "again"
+        ) from error
+
+
+def _read_whole(path: Path) -> _Manifest:
     unreadable = CheckpointError(f"{path / MANIFEST} cannot be read")
     try:
         content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} has no {MANIFEST}: its writing was interrupted") from None
-    except (ValueError, OSError):
+    except ValueError:
         raise unreadable from None
     _refuse_other_formats(path, content)
     try:

@@ -18,6 +18,7 @@ from simcse.batch import Batch
 from simcse.config import OptimConfig
 from simcse.errors import ModelError
 from simcse.optim import learning_rate
+from simcse.tokens import RaggedTokens
 from simcse_platform.config import TrainRun, shown
 from simcse_platform.errors import TrainingError
 from simcse_platform.storage import scratch_folder, written
@@ -111,6 +112,7 @@ def train(
             "raise objective.temperature"
         )
     if not dev:
+        keeper.refuse_divergence(progress)
         keeper.save_best(progress)
     progress.best = keeper.published or progress.best
     return progress
@@ -157,7 +159,7 @@ class _Updates:
             raise TrainingError(
                 f"the gradient of step {step} is not finite, for the {done.skipped_in_a_row}. "
                 "update in a row: lower optim.learning_rate or raise objective.temperature"
-                f"{_what_is_kept(done)}"
+                f"{_what_is_kept(done.best)}"
             )
         return norm
 
@@ -186,11 +188,7 @@ class _Keeper:
         try:
             found = self.dev.score(self.engine)
         except ModelError as error:
-            raise TrainingError(
-                f"the encoder has diverged by step {progress.step} (its vectors are not finite): "
-                "lower optim.learning_rate or raise objective.temperature"
-                f"{_what_is_kept(progress)}"
-            ) from error
+            raise self._diverged(progress) from error
         self.log(progress, {**found.headlines, **found.geometry, DEV_SCORE: found.mean})
         self._refuse_collapse(progress, found)
         gains = progress.best is None or found.mean > progress.best.score
@@ -209,6 +207,18 @@ class _Keeper:
             self.save_best(progress)
         return found.headlines
 
+    def refuse_divergence(self, progress: Progress) -> None:
+        """Raises `TrainingError` where vectors are not finite, which no dev set has shown."""
+        if not self.engine.embed(RaggedTokens.from_lists([[0]])).isfinite().all():
+            raise self._diverged(progress)
+
+    def _diverged(self, progress: Progress) -> TrainingError:
+        return TrainingError(
+            f"the encoder has diverged by step {progress.step} (its vectors are not finite): "
+            "lower optim.learning_rate or raise objective.temperature"
+            f"{_what_is_kept(self.published)}"
+        )
+
     def _refuse_collapse(self, progress: Progress, found: DevScores) -> None:
         if progress.step == 0:
             # An encoder that has not been trained yet may well lie beyond.
@@ -223,7 +233,7 @@ class _Keeper:
         raise TrainingError(
             f"the encoder has collapsed at step {progress.step}: {what}; lower "
             "optim.learning_rate, or see whether objective and data fit"
-            f"{_what_is_kept(progress)}"
+            f"{_what_is_kept(self.published)}"
         )
 
     def out_of_patience(self, progress: Progress) -> bool:
@@ -260,10 +270,8 @@ class _Keeper:
             self.reporter.save_checkpoint(name, scratch)
 
 
-def _what_is_kept(progress: Progress) -> str:
-    if progress.best is None:
-        return ""
-    return f"; the best model, of step {progress.best.step}, is kept"
+def _what_is_kept(best: Best | None) -> str:
+    return f"; the best model, of step {best.step}, is kept" if best else ""
 
 
 def _position_seed(seed: int, step: int, rank: int) -> int:

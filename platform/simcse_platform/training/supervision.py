@@ -60,9 +60,9 @@ def shown(show: Show | None) -> Iterator[Queue | None]:
     try:
         yield queue
     finally:
-        with suppress(RayError):
-            queue.put(None)
-            thread.join(timeout=10)
+        # Without waiting for it: a machine that does not answer keeps nobody.
+        queue.actor.put.remote(None)  # type: ignore[attr-defined]
+        thread.join(timeout=10)
         queue.shutdown()
 
 
@@ -93,6 +93,9 @@ def enough_machines(check: Callable[[], object], timeout_s: float) -> Iterator[N
                     lasting.append(error)
                     # A real signal, which also ends a wait outside Python.
                     return signal.pthread_kill(main, signal.SIGINT)
+            except (OSError, RayError):
+                # Not known at this look, such as while a file system does not answer.
+                continue
             else:
                 failing_since = None
 

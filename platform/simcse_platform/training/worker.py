@@ -30,7 +30,13 @@ from simcse.model_description import read_description
 from simcse.objective import build_task
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, shown, to_yaml
-from simcse_platform.errors import ClusterError, PassingError, StalledError, TrainingError
+from simcse_platform.errors import (
+    ClusterError,
+    PassingError,
+    StalledError,
+    StorageError,
+    TrainingError,
+)
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
 from simcse_platform.storage import RunFolder, append_line, written
@@ -262,12 +268,18 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
 
 def _published(setup: WorkerSetup) -> Best | None:
     """What the dev sets said of the best model that an earlier attempt has left."""
+    setup.folder.recover(BEST)
     folder = setup.folder.path / BEST
     try:
         described = read_description(folder)
         scored = Best.model_validate_json((folder / SCORED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be read now ({error}): see to its storage, and run the same command "
+            "again"
+        ) from error
     # A run without a checkpoint may have begun again on another corpus.
     same = described and described.lineage.get("data_sha256") == setup.lineage.get("data_sha256")
     return scored if same else None
@@ -320,7 +332,8 @@ def _stalls_named(timeout_s: int) -> Iterator[None]:
         yield
     except Exception as error:
         # Of many classes: PyTorch's, NCCL's, Ray's own.
-        if isinstance(error, SimcseError) or not _TIMED_OUT.search(str(error)):
+        of_a_file = isinstance(error, OSError) and error.errno is not None
+        if of_a_file or isinstance(error, SimcseError) or not _TIMED_OUT.search(str(error)):
             raise
         raise StalledError(
             f"rank {rank_and_world()[0]} waited {timeout_s} s for the others: one of them hangs or "

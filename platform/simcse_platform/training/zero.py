@@ -82,8 +82,14 @@ class ZeroEngine:
     def moments(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         self._link_moments()
         get = self._deepspeed.utils.safe_get_full_optimizer_state
+        # There are none before the first update, which may have been left out.
+        begun = any(self._optimizer.optimizer.state.values())
         for name, parameter in self.task.named_parameters():
-            yield name, {moment: _copy_on_cpu(get(parameter, moment)) for moment in MOMENTS}
+            if begun:
+                yield name, {moment: _copy_on_cpu(get(parameter, moment)) for moment in MOMENTS}
+            else:
+                shape = getattr(parameter, "ds_shape", parameter.shape)
+                yield name, {moment: torch.zeros(shape) for moment in MOMENTS}
 
     def restore_moments(self, moments: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
         # AdamW makes its state in its first step, and the setters below need it to be there.
