@@ -48,7 +48,7 @@ def read_columns(
 ) -> list[Ragged]:
     """The window's sentences in training order: the corpus's columns, and the positive of a view.
 
-    Raises `DataError` naming file and row of a text that cannot be used.
+    Raises as `read_rows` does.
     """
     suffix = manifest.TOKENS_SUFFIX if corpus.tokenised else ""
     wanted = [name + suffix for name in corpus.columns]

@@ -94,7 +94,7 @@ def common_columns(
 
 
 def read(file: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file. Raises `DataError` when it has none or is damaged."""
+    """The rows of a file. Raises `DataError` when it has none, or as `parquet.unreadable` says."""
     row = None
     with _named_when_damaged(file):
         for row in FORMATS[_form(file)].rows(file, columns):

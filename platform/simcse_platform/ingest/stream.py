@@ -95,8 +95,8 @@ def batches(
 ) -> Iterator[Batch]:
     """This rank's batches from `first_step` to the end of the run, the next window prefetched.
 
-    Raises `StreamError` for a batch out of turn, or when none comes within `timeout_s`, `DataError`
-    for a shard that cannot be used.
+    Raises `StreamError` for a batch out of turn, or when none comes within `timeout_s`, and what
+    `WindowPlan.read` raises.
     """
     step = first_step
     for found in _in_time(_slices(iterator), timeout_s):

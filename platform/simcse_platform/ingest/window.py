@@ -60,7 +60,7 @@ class WindowPlan:
     def read(self, number: int, world_size: int) -> pa.Table:
         """The W x k slices of a window, rank by rank; short windows are filled with `NO_STEP`.
 
-        Raises `DataError` naming file and row of a text that cannot be used.
+        Raises as `rows.read_rows` does.
         """
         window = self.order.window(number)
         permutation_R = self.order.permutation(window)
