@@ -51,6 +51,7 @@ def test_machines_that_come_back_in_time_end_nothing() -> None:
         time.sleep(1.2)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_look_that_fails_does_not_end_the_watch() -> None:
     def unknown() -> None:
         raise OSError("stale")
