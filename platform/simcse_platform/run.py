@@ -219,13 +219,16 @@ def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> Non
     if synonyms and synonyms != WORDNET:
         content += " " + hashlib.sha256(Path(synonyms).read_bytes()).hexdigest()
     changed = kept.exists() and kept.read_text(encoding="utf-8") != content
-    begun = checkpoint.next_step(folder) or "loss" in Spool(folder.path / SPOOL_FILE).last_steps()
-    if changed and begun:
+    if changed and (checkpoint.next_step(folder) or _has_losses(folder)):
         raise UsageError(
             f"the corpus of run {folder.name} has changed since it began: choose another --name, "
             "or bring back the files it began with"
         )
     folder.write_text(CORPUS_FILE, content)
+
+
+def _has_losses(folder: RunFolder) -> bool:
+    return "loss" in Spool(folder.path / SPOOL_FILE).last_steps()
 
 
 def corpus_record(run: TrainRun, corpus: Corpus) -> CorpusRecord:

@@ -118,6 +118,18 @@ def written(what: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def read_again_later(path: Path) -> Iterator[None]:
+    """What the system refuses to read becomes `StorageError`: it is not known what is there."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be read now ({error}): see to its storage, and run the same command "
+            "again"
+        ) from error
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Everything that outlives the processes of one run; nothing in it is ever half-written."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from simcse.encoder import SentenceEncoder
 from simcse.errors import DataError, ModelError, SimcseError
-from simcse_platform.errors import StreamError, TrainingError
+from simcse_platform.errors import StorageError, StreamError, TrainingError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training.checkpoint import Best, Progress
-from simcse_platform.training.worker import WorkerFailure, WorkerResult, _failure_recorded
+from simcse_platform.training.worker import (
+    WorkerFailure,
+    WorkerResult,
+    _failure_recorded,
+    _published,
+)
 
 
 @pytest.mark.parametrize("error", [DataError("a.parquet:7: empty"), ModelError("no weights")])
@@ -30,6 +38,34 @@ def test_an_error_that_a_restart_may_mend_is_not_left(error: Exception, tmp_path
     with pytest.raises(type(error)), _failure_recorded(RunFolder(tmp_path)):
         raise error
     assert WorkerFailure.recorded(RunFolder(tmp_path)) is None
+
+
+def test_the_best_model_of_an_earlier_attempt_is_known_however_it_ended(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, lineage = RunFolder(tmp_path), {"data_sha256": "ab"}
+    assert _published(folder, lineage) is None
+    best = Best(step=5, score=80.0, scores={"dev_stsb_spearman": 80.0})
+    SentenceEncoder.load(tiny_encoder, pooling="avg").save(
+        tmp_path / "best", lineage=lineage, scores={}
+    )
+    (tmp_path / "best" / "dev.json").write_text(best.model_dump_json())
+    assert _published(folder, lineage) == best
+    assert _published(folder, {"data_sha256": "of another corpus"}) is None
+    # Killed between the two moves of publishing another one.
+    (tmp_path / "best").rename(tmp_path / ".best.x.old")
+    assert _published(folder, lineage) == best
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+    def stale(*_: object, **__: object) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", stale)
+        with pytest.raises(StorageError, match=r"best cannot be read now \(.*Stale file handle\)"):
+            _published(folder, lineage)
+    (tmp_path / "best" / "dev.json").write_text("not JSON")
+    assert _published(folder, lineage) is None
 
 
 def test_the_summary_holds_rates_and_the_last_step_where_there_was_no_dev_set() -> None:

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from simcse.errors import UsageError
 from simcse.evaluation.geometry import GeometryNumbers
 from simcse_platform.config import TrainRun
-from simcse_platform.errors import CheckpointError, StorageError
-from simcse_platform.storage import RunFolder
+from simcse_platform.errors import CheckpointError
+from simcse_platform.storage import RunFolder, read_again_later
 from simcse_platform.training.engine import Engine, rank_and_world
 
 logger = logging.getLogger(__name__)
@@ -228,13 +228,8 @@ def _read_manifest(path: Path) -> _Manifest:
 
     Raises `CheckpointError` for one that is damaged, `StorageError` where that cannot be told now.
     """
-    try:
+    with read_again_later(path):
         return _read_whole(path)
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be read now ({error}): see to its storage, and run the same command "
-            "again"
-        ) from error
 
 
 def _read_whole(path: Path) -> _Manifest:

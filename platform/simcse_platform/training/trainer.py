@@ -27,7 +27,6 @@ from simcse_platform.storage import RunFolder
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show, enough_machines, interruptible, shown
 from simcse_platform.training.worker import (
-    BEST,
     FAILURE,
     RESULT,
     Attempt,
@@ -79,7 +78,6 @@ def fit(
     plan = plan_steps(run, corpus)
     for stale in (RESULT, FAILURE, _RAYS_RECORD):
         (folder.path / stale).unlink(missing_ok=True)
-    folder.recover(BEST)
     scale = run.scale
     with shown(show) as progress:
         trainer = TorchTrainer(

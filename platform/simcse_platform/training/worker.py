@@ -30,16 +30,10 @@ from simcse.model_description import read_description
 from simcse.objective import build_task
 from simcse_platform import provenance
 from simcse_platform.config import TrainRun, shown, to_yaml
-from simcse_platform.errors import (
-    ClusterError,
-    PassingError,
-    StalledError,
-    StorageError,
-    TrainingError,
-)
+from simcse_platform.errors import ClusterError, PassingError, StalledError, TrainingError
 from simcse_platform.ingest.stream import batches
 from simcse_platform.ingest.window import WindowPlan
-from simcse_platform.storage import RunFolder, append_line, written
+from simcse_platform.storage import RunFolder, append_line, read_again_later, written
 from simcse_platform.tracking.system_metrics import system_metrics
 from simcse_platform.tracking.tracker import NullTracker, Tracker
 from simcse_platform.training import checkpoint, loop
@@ -99,7 +93,11 @@ def train_worker(config: Mapping[str, WorkerSetup]) -> None:
         rank, world = rank_and_world()
         # One rank alone looks: what is there is read from its first byte to its last.
         attempt, found, published = _of_rank_0(
-            (uuid.uuid4().hex[:8], checkpoint.newest(setup.folder), _published(setup))
+            (
+                uuid.uuid4().hex[:8],
+                checkpoint.newest(setup.folder),
+                _published(setup.folder, setup.lineage),
+            )
             if rank == 0
             else None
         )
@@ -266,22 +264,18 @@ def _build(setup: WorkerSetup, found: str | None) -> tuple[Engine, Progress]:
     return engine, loaded.progress
 
 
-def _published(setup: WorkerSetup) -> Best | None:
+def _published(folder: RunFolder, lineage: Mapping[str, JsonValue]) -> Best | None:
     """What the dev sets said of the best model that an earlier attempt has left."""
-    setup.folder.recover(BEST)
-    folder = setup.folder.path / BEST
-    try:
-        described = read_description(folder)
-        scored = Best.model_validate_json((folder / SCORED).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be read now ({error}): see to its storage, and run the same command "
-            "again"
-        ) from error
+    folder.recover(BEST)
+    model = folder.path / BEST
+    with read_again_later(model):
+        try:
+            described = read_description(model)
+            scored = Best.model_validate_json((model / SCORED).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
     # A run without a checkpoint may have begun again on another corpus.
-    same = described and described.lineage.get("data_sha256") == setup.lineage.get("data_sha256")
+    same = described and described.lineage.get("data_sha256") == lineage.get("data_sha256")
     return scored if same else None
 
 
