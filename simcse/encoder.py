@@ -169,7 +169,8 @@ class SentenceEncoder(nn.Module):
                 recomputed(
                     partial(self._encode, words.select(rows_m), tidy=number in tidied),
                     enabled=again,
-                    random_on=device,
+                    device=device,
+                    random=True,
                 )
                 for number, rows_m in enumerate(chunks)
             ]

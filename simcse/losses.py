@@ -59,6 +59,7 @@ def contrastive_losses(
             recomputed(
                 partial(_compare, anchors_bD, keys_ND, objective, column, start, own_b, hashes),
                 enabled=tile is not None,
+                device=anchors_bD.device,
             )
             for start, keys_ND in zip(count(step=size), keys_BD.split(size), strict=False)
         ]

@@ -89,7 +89,8 @@ class MaskedLanguageTerm(nn.Module):
                     self._chunk_sum, encoder, words.select(rows_m), masked.targets.select(rows_m)
                 ),
                 enabled=again,
-                random_on=encoder.backbone.device,
+                device=encoder.backbone.device,
+                random=True,
             )
             for rows_m in encoder.chunks(masked.tokens, recomputed_chunks)
         ]

@@ -4,33 +4,103 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from simcse import encoder as encoder_module
-from simcse import heap, recompute
+from simcse import heap
 from simcse.config import EncoderConfig
 from simcse.encoder import SentenceEncoder
 from simcse.recompute import recomputed
 from support.peak_memory import PEAK_CAN_BE_READ
 
 
-def test_generators_of_the_encoders_device_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[torch.device, bool]] = []
+def gradients(enabled: bool, *, random: bool = True, bf16: bool = False) -> list[Tensor]:
+    """Of a layer's weights and inputs, behind dropout and other draws from the generator."""
+    torch.manual_seed(3)
+    layer, inputs = torch.nn.Linear(8, 8), torch.randn(16, 8, requires_grad=True)
 
-    def checkpoint(function: Any, *inputs: torch.Tensor, **options: Any) -> Any:
-        [place] = inputs
-        calls.append((place.device, options["preserve_rng_state"]))
-        return function(place)
+    def function() -> Tensor:
+        return F.dropout(layer(inputs).tanh(), 0.5)
 
-    monkeypatch.setattr(recompute, "checkpoint", checkpoint)
-    assert recomputed(lambda: 7, enabled=True, random_on=torch.device("meta")) == 7
-    assert recomputed(lambda: 8, enabled=True) == 8
-    assert recomputed(lambda: 9, enabled=False, random_on=torch.device("meta")) == 9
-    assert calls == [(torch.device("meta"), True), (torch.device("cpu"), False)]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        output = recomputed(function, enabled=enabled, device=torch.device("cpu"), random=random)
+    torch.randn(5)
+    output.float().square().sum().backward()
+    return [cast(Tensor, x.grad) for x in (layer.weight, layer.bias, inputs)] + [torch.randn(3)]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_gradients_are_those_of_one_call(bf16: bool) -> None:
+    kept, again = gradients(False, bf16=bf16), gradients(True, bf16=bf16)
+    # The last are numbers drawn afterwards: the second call left no trace in the generator.
+    assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
+
+
+def test_without_its_random_numbers_the_second_call_has_other_masks() -> None:
+    kept, again = gradients(False), gradients(True, random=False)
+    assert not torch.equal(kept[0], again[0])
+
+
+def test_generators_of_the_device_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = torch.Generator(), torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (first, second))
+    drawn: list[list[Tensor]] = []
+
+    def function() -> Tensor:
+        drawn.append([torch.rand(2, generator=each) for each in (first, second)])
+        return weight.exp()
+
+    weight = torch.zeros(2, requires_grad=True)
+    recomputed(function, enabled=True, device=torch.device("cuda:1"), random=True).sum().backward()
+    [[once_first, once_second], [again_first, again_second]] = drawn
+    assert torch.equal(once_second, again_second)
+    assert not torch.equal(once_first, again_first)
+
+
+def test_a_call_keeps_nothing_until_the_backward_pass_and_little_after() -> None:
+    alive: list[weakref.ref[Tensor]] = []
+
+    def function() -> Tensor:
+        states = weight
+        for _ in range(5):
+            states = states.exp()
+            alive.append(weakref.ref(states))
+        return states.sum()
+
+    weight = torch.zeros(4, requires_grad=True)
+    output = recomputed(function, enabled=True, device=torch.device("cpu"))
+    assert [reference() for reference in alive] == [None] * 5
+    output.backward()
+    assert len(alive) == 10
+    assert weight.grad is not None
+    assert [reference() for reference in alive] == [None] * 10
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    weight = torch.zeros(4, requires_grad=True)
+    output = recomputed(lambda: weight.exp().sum(), enabled=True, device=torch.device("cpu"))
+    output.backward(retain_graph=True)
+    with pytest.raises(AssertionError, match="second backward pass"):
+        output.backward()
+
+
+def test_two_calls_that_differ_are_refused() -> None:
+    weight, calls = torch.zeros(4, requires_grad=True), []
+
+    def function() -> Tensor:
+        calls.append(None)
+        return (weight.exp() if len(calls) == 1 else weight.exp().exp()).sum()
+
+    output = recomputed(function, enabled=True, device=torch.device("cpu"))
+    with pytest.raises(AssertionError, match="two calls differ"):
+        output.backward()
 
 
 @pytest.mark.parametrize(("chunks", "left", "times"), [(None, 0, 0), (6, 80, 0), (6, 60, 3)])
