@@ -12,7 +12,7 @@ from torch import Tensor, nn
 def draw_faster(module: nn.Module) -> None:
     """Put `FastDropout` in place of every `nn.Dropout` inside.
 
-    What an attention function drops by a number of its own stays as it is.
+    What an attention function drops by a number of its own is for `simcse.attention`.
     """
     for parent in module.modules():
         for name, child in parent.named_children():
