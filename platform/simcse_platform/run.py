@@ -32,7 +32,7 @@ from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.tracking.tracker import ended_with
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show
-from simcse_platform.training.trainer import fit, place, plan_steps
+from simcse_platform.training.trainer import fit, place, plan_steps, slow_precision
 from simcse_platform.training.worker import BEST
 
 SETTINGS_FILE = "run.yaml"
@@ -138,6 +138,8 @@ def execute(
         return FinishedRun(folder, uri, summary)
 
     placement = place(run.scale, resources)
+    if note := slow_precision(run.scale, placement):
+        say(note)
     check_server(uri, patience_s=patience_s)
     corpus = open_corpus(run.data, run.encoder, output / PREPARED_FOLDER, say)
     say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from simcse.config import EncoderConfig
 from simcse.errors import UsageError
@@ -12,7 +13,8 @@ from simcse_platform.config import ScaleConfig, TrainRun
 from simcse_platform.errors import ClusterError
 from simcse_platform.ingest.source import Corpus
 from simcse_platform.runtime import Resources
-from simcse_platform.training.trainer import Placement, place, plan_steps
+from simcse_platform.training import trainer
+from simcse_platform.training.trainer import Placement, place, plan_steps, slow_precision
 
 
 def scale(**fields: Any) -> ScaleConfig:
@@ -154,3 +156,29 @@ def test_steps_are_those_of_the_epochs_but_no_more_than_max_steps(
     assert plan.total_steps == steps
     assert (plan.seed, plan.global_batch_size) == (5, 8)
     assert plan.batches_per_window == run.data.batches_per_window
+
+
+@pytest.mark.parametrize(
+    ("precision", "use_gpu", "instructions", "slow"),
+    [
+        ("bf16", False, False, True),
+        ("bf16", False, True, False),
+        ("bf16", True, False, False),
+        ("fp32", False, False, False),
+    ],
+)
+def test_a_precision_that_the_processor_lacks_is_told(
+    precision: str, use_gpu: bool, instructions: bool, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_multiplies_bf16", lambda: instructions)
+    placed = Placement(use_gpu=use_gpu, cpus_per_worker=1.0, threads_per_worker=1)
+    said = slow_precision(scale(precision=precision), placed)
+    assert (said is not None and "many times as long" in said) == slow
+
+
+def test_torch_says_whether_the_processor_has_bf16() -> None:
+    has = torch.cpu.get_capabilities()
+    if has["architecture"] == "x86_64" and has["avx512_bf16"]:
+        assert trainer._multiplies_bf16()
+    if has["architecture"] == "x86_64" and not (has["avx512_f"] or has["avx_ne_convert"]):
+        assert not trainer._multiplies_bf16()

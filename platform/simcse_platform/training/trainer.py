@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import floor
 
 import ray.train
+import torch
 from pydantic import JsonValue
 from ray.data import Dataset
 from ray.exceptions import RayError
@@ -168,6 +169,21 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     workers_per_node = -(-(scale.max_workers or workers) // resources.nodes)
     threads = scale.threads_per_worker or max(1, floor(cores / workers_per_node))
     return Placement(use_gpu=use_gpu, cpus_per_worker=cpus, threads_per_worker=threads)
+
+
+def slow_precision(scale: ScaleConfig, placement: Placement) -> str | None:
+    """What to say of a precision that the processor of this machine was not made for."""
+    if scale.precision == "fp32" or placement.use_gpu or _multiplies_bf16():
+        return None
+    return (
+        "scale.precision is bf16, but this machine's processor has no instructions for it: where "
+        "workers have no better one, a step takes many times as long as in fp32"
+    )
+
+
+def _multiplies_bf16() -> bool:
+    # What torch itself asks before it leaves bf16 to oneDNN; otherwise it has plain loops.
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _check_machines(scale: ScaleConfig, placement: Placement, folder: RunFolder) -> None:
