@@ -322,8 +322,8 @@ def test_a_run_whose_machines_stay_away_is_given_up(
     output = command.end(code=1)
     # Ray's limit and ours end at the same time.
     assert re.match(
-        r"error: (the cluster did not start 1 workers within 60 s: something else holds|given up "
-        r"after 60 s: 1 workers of 2 CPUs leave none of the cluster's 1 to Ray Data)",
+        r"error: (the cluster did not start 1 worker\(s\) within 60 s: something else holds|given "
+        r"up after 60 s: 1 worker\(s\) of 2 CPUs leave none of the cluster's 1 to Ray Data)",
         output.strip().splitlines()[-1],
     ), output
 

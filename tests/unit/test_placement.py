@@ -103,9 +103,14 @@ def test_offload_without_a_gpu_is_refused() -> None:
 @pytest.mark.parametrize(
     ("workers", "asked", "cpus", "message"),
     [
-        (1, None, 1, r"1 workers of 0 CPUs leave none of the cluster's 1 to Ray Data"),
-        (101, None, 2, r"101 workers of 0 CPUs leave none of the cluster's 2 to Ray Data"),
-        (2, 1.0, 2, r"2 workers of 1 CPUs leave none of the cluster's 2 to Ray Data, which needs "),
+        (1, None, 1, r"1 worker\(s\) of 0 CPUs leave none of the cluster's 1 to Ray Data"),
+        (101, None, 2, r"101 worker\(s\) of 0 CPUs leave none of the cluster's 2 to Ray Data"),
+        (
+            2,
+            1.0,
+            2,
+            r"2 worker\(s\) of 1 CPUs leave none of the cluster's 2 to Ray Data, which needs ",
+        ),
         (3, 0.34, 2, r"which needs one: use fewer workers, or lower scale.cpus_per_worker$"),
     ],
 )

@@ -82,7 +82,7 @@ def test_as_many_trials_run_as_the_cluster_holds_beside_its_data(
 
 def test_a_trial_that_fits_nowhere_is_refused() -> None:
     run = override(BASE, ["scale.num_workers=4", "scale.cpus_per_worker=1"])
-    with pytest.raises(ClusterError, match="4 workers of 1 CPUs leave none"):
+    with pytest.raises(ClusterError, match=r"4 worker\(s\) of 1 CPUs leave none"):
         concurrency(run, Resources(cpus=4, gpus=0, nodes=1), None)
 
 

@@ -151,6 +151,32 @@ def test_a_killed_process_loses_no_record_and_repeats_none(tmp_path: Path) -> No
     assert server.steps == [0, 1, 2, 3, 4, 5]
 
 
+def test_lines_that_a_power_failure_tore_are_passed_over(tmp_path: Path) -> None:
+    path, server = tmp_path / "spool.jsonl", Server()
+    tracker = SpooledTracker(path, server, ON_FLUSH)
+    tracker.log_metrics({"loss": 0.0}, 0)
+    with path.open("ab") as file:
+        file.write(bytes(100) + b"\n" + b'12\n"text"\n[1]\n{}\n' + "ü".encode("latin-1") + b"\n")
+    restarted = SpooledTracker(path, server, ON_FLUSH)
+    restarted.log_metrics({"loss": 0.0}, 1)
+    restarted.flush()
+    assert server.steps == [0, 1]
+    assert Spool(path).last_steps() == {"loss": 1}
+    restarted.log_metrics({"loss": 0.0}, 2)
+    restarted.flush()
+    assert server.steps == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mark", [b"", b"-1", b"\0\0", b"many", b"\xff"])
+def test_all_goes_out_again_where_it_is_not_known_what_did(tmp_path: Path, mark: bytes) -> None:
+    path, server = tmp_path / "spool.jsonl", Server()
+    tracker = SpooledTracker(path, server, AT_ONCE)
+    tracker.log_metrics({"loss": 0.0}, 0)
+    path.with_name("spool.jsonl.sent").write_bytes(mark)
+    tracker.log_metrics({"loss": 0.0}, 1)
+    assert server.steps == [0, 0, 1]
+
+
 def test_what_went_out_before_a_failure_does_not_go_out_again(tmp_path: Path) -> None:
     path, server = tmp_path / "spool.jsonl", Server()
     tracker = SpooledTracker(path, server, ON_FLUSH)

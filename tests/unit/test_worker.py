@@ -14,6 +14,8 @@ from simcse_platform.errors import StorageError, StreamError, TrainingError
 from simcse_platform.storage import RunFolder
 from simcse_platform.training.checkpoint import Best, Progress
 from simcse_platform.training.worker import (
+    ATTEMPTS,
+    Attempt,
     WorkerFailure,
     WorkerResult,
     _failure_recorded,
@@ -99,3 +101,14 @@ def test_the_summary_holds_rates_and_the_last_step_where_there_was_no_dev_set() 
         "geometry": None,
         "model": "best",
     }
+
+
+def test_attempts_are_read_past_what_was_torn(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert Attempt.recorded(folder) == []
+    attempts = [Attempt(attempt=name, first_step=3, processes=[("n", 1)]) for name in "ab"]
+    lines = [attempt.model_dump_json().encode() for attempt in attempts]
+    (tmp_path / ATTEMPTS).write_bytes(
+        lines[0] + b"\n" + bytes(50) + b'\n{"attempt": "x"}\n' + lines[1] + b"\n" + lines[0][:20]
+    )
+    assert Attempt.recorded(folder) == attempts

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from simcse_platform.errors import TrackingError
 from simcse_platform.storage import append_line, write_atomically
@@ -84,13 +84,11 @@ class Spool:
 
     def drain(self, send: Send) -> None:
         """Nothing left to send. Raises what `send` raises; what went out before it stays marked."""
-        sent = int(self._mark.read_text()) if self._mark.exists() else 0
-        lines = self._lines(sent)
-        for request in _requests(json.loads(line) for line in lines.copy()):
+        records, done = self._records(self._sent()), 0
+        for request in _requests(record for record, _ in records):
             send(request)
-            sent += sum(map(len, lines[: len(request)]))
-            del lines[: len(request)]
-            write_atomically(self._mark, str(sent))
+            done += len(request)
+            write_atomically(self._mark, str(records[done - 1][1]))
 
     def rewind(self) -> None:
         """Everything is unsent again: the record moves to another server."""
@@ -99,20 +97,36 @@ class Spool:
     def last_steps(self) -> dict[str, int]:
         """Last step on record of every metric."""
         steps: dict[str, int] = {}
-        for line in self._lines(0):
-            record: Record = json.loads(line)
+        for record, _ in self._records(0):
             if record["kind"] == "metrics":
                 steps |= dict.fromkeys(record["values"], record["step"])
         return steps
 
-    def _lines(self, start: int) -> list[bytes]:
-        """Whole lines from byte `start` on."""
+    def _sent(self) -> int:
+        """Bytes that have reached the server: none if the mark is damaged, for twice is as once."""
+        mark = self._mark.read_text(errors="replace") if self._mark.exists() else ""
+        return int(mark) if mark.isdecimal() else 0
+
+    def _records(self, start: int) -> list[tuple[Record, int]]:
+        """The records of whole lines from byte `start` on, each with the byte behind it.
+
+        A line that is none is passed over, such as the zeros that a power failure leaves.
+        """
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
             file.seek(start)
             content = file.read()
-        return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+        found: list[tuple[Record, int]] = []
+        for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+            start += len(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and "kind" in record:
+                found.append((cast(Record, record), start))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

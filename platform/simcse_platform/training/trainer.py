@@ -157,8 +157,8 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     cpus = scale.cpus_per_worker or min(1.0, floor(100 * free / workers) / 100)
     if cpus <= 0 or round(workers * cpus, 2) > free:
         raise ClusterError(
-            f"{workers} workers of {cpus:g} CPUs leave none of the cluster's {resources.cpus:g} to "
-            "Ray Data, which needs one: use fewer workers, or lower scale.cpus_per_worker"
+            f"{workers} worker(s) of {cpus:g} CPUs leave none of the cluster's {resources.cpus:g} "
+            "to Ray Data, which needs one: use fewer workers, or lower scale.cpus_per_worker"
         )
     if cpus > resources.largest_node:
         raise ClusterError(
@@ -261,7 +261,7 @@ def _reason(error: Exception, folder: RunFolder, scale: ScaleConfig) -> SimcseEr
         return found
     if "worker group startup timed out" in str(error):
         return ClusterError(
-            f"the cluster did not start {scale.num_workers} workers within {scale.timeout_s} s: "
+            f"the cluster did not start {scale.num_workers} worker(s) within {scale.timeout_s} s: "
             f"{_OTHERS_HOLD}"
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

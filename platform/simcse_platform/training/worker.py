@@ -149,11 +149,17 @@ class Attempt(BaseModel):
 
     @classmethod
     def recorded(cls, folder: RunFolder) -> list[Attempt]:
-        """All attempts of a run, in their order."""
+        """All attempts of a run, in their order.
+
+        Lines that are none are passed over: what was being written when its process was killed, or
+        the zeros that a power failure leaves.
+        """
         path = folder.path / ATTEMPTS
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        # What follows the last end of a line was being written when its process was killed.
-        return [cls.model_validate_json(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        found = []
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            with suppress(ValueError):
+                found.append(cls.model_validate_json(line))
+        return found
 
     def group(self) -> PlacementGroup | None:
         """What its workers hold of the connected cluster, if they still do."""
