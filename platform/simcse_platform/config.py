@@ -63,8 +63,9 @@ class DevConfig(Settings):
     """Evaluations without a better score after which training stops; null never stops early."""
     lowest_score: float | None = None
     """Mean dev score under which the encoder has collapsed and the run stops; null never does."""
-    highest_uniformity: float | None = None
-    """Uniformity above which it has (0: all vectors are the same, section 7); null never stops."""
+    highest_uniformity: float | None = -1e-4
+    """Uniformity above which it has (0: all vectors are the same, section 7); null never stops.
+    At the default they are the same but for rounding."""
 
 
 class ScaleConfig(Settings):
@@ -302,6 +303,8 @@ def _unknown(path: str, kind: type[Settings] = TrainRun) -> str:
     if ours := _ORIGINAL_NAMES.get(path.rpartition(".")[2]):
         return f"{path} is a name of the original project: write {ours}"
     near = difflib.get_close_matches(path, _fields(kind), n=1, cutoff=0.5)
+    if not near and kind is TrainRun:
+        return f"there is no setting {path}: `simcse train --recipe NAME --dry-run` shows them all"
     return f"there is no setting {path}" + (f": did you mean {near[0]}?" if near else "")
 
 

@@ -32,7 +32,7 @@ from simcse_platform.tracking.tracked_run import TrackedRun
 from simcse_platform.tracking.tracker import ended_with
 from simcse_platform.training import checkpoint
 from simcse_platform.training.supervision import Show
-from simcse_platform.training.trainer import fit, place, plan_steps, slow_precision
+from simcse_platform.training.trainer import Placement, fit, place, plan_steps, slow_precision
 from simcse_platform.training.worker import BEST
 
 SETTINGS_FILE = "run.yaml"
@@ -145,10 +145,10 @@ def execute(
     say(f"corpus: {describe_columns(corpus.columns, run.objective.positives)}")
     planned = plan_steps(run, corpus).total_steps
     say(_extent(run, corpus, planned))
-    if (done := checkpoint.next_step(folder)) > 0:
-        say(f"going on with run {folder.name} from step {done} of {planned}")
     with folder.owned():
         _bind_corpus(folder, corpus, run.views.synonyms)
+        if (done := checkpoint.next_step(folder)) > 0:
+            say(f"going on with run {folder.name} from step {done} of {planned}")
         kept = shown(run)
         folder.write_text(SETTINGS_FILE, to_yaml(kept))
         record = _start_record(uri, run, folder, corpus, parent_run_id)
@@ -157,6 +157,7 @@ def execute(
         tracker.log_text(to_yaml(kept), SETTINGS_FILE)
         tracker.flush()
         with ended_with(tracker):
+            say(_start(run, placement, resources))
             with watch(planned) as show:
                 result = fit(
                     run,
@@ -208,6 +209,16 @@ def _extent(run: TrainRun, corpus: Corpus, steps: int) -> str:
     if epochs >= run.epochs:
         return f"{what}: {run.epochs} epoch(s)"
     return f"{what}: max_steps={run.max_steps} ends it after {epochs:.2f} of {run.epochs} epoch(s)"
+
+
+def _start(run: TrainRun, placement: Placement, resources: Resources) -> str:
+    """What is started: until the workers have loaded the encoder, nothing else is seen."""
+    workers, threads = run.scale.num_workers, placement.threads_per_worker
+    engine = f"ZeRO-{run.scale.zero_stage}" if run.scale.zero_stage else "DDP"
+    line = f"starting {workers} worker(s) of {threads} thread(s), {engine}"
+    if not placement.use_gpu and workers * threads > resources.cpus:
+        line += f": more than the {resources.cpus:g} CPUs there are, which they share"
+    return line
 
 
 def _bind_corpus(folder: RunFolder, corpus: Corpus, synonyms: str | None) -> None:

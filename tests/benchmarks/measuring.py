@@ -135,7 +135,8 @@ def main(benchmark: Benchmark) -> None:
                 figures = _measure_in_fresh_process(benchmark, side, options)
                 runs.append({"side": side, "repeat": repeat, **figures})
     rows = benchmark.rows(Runs(runs), options)
-    show(benchmark.text, rows)
+    trial = " (a trial of the code at the smallest sizes: its figures mean nothing)"
+    show(benchmark.text + (trial if options.tiny else ""), rows)
     write(benchmark.name, rows, runs, options)
 
 

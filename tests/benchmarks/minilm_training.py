@@ -289,7 +289,8 @@ def compare_training(
 
     return Benchmark(
         name=name,
-        text=f"{what}, batch {batch}, length {MAX_LENGTH}, MiniLM with mean pooling, one step",
+        text=f"{what}, batch {batch}, length {MAX_LENGTH}, MiniLM with mean pooling, one step"
+        + ("" if with_bf16 else "; bf16 left out, for which this processor has no instructions"),
         sides={
             **{kind: partial(side, kind=kind) for kind in kinds},
             BY_TURNS: turns,

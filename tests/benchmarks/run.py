@@ -27,6 +27,9 @@ def main(arguments: list[str]) -> int:
     """Exit code 1 when one of the benchmarks failed; the others run all the same."""
     count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     names, options = arguments[:count] or list(NAMES), arguments[count:]
+    if late := set(options) & set(NAMES):
+        sys.stderr.write(f"write {late.pop()} before the options\n")
+        return 2
     if unknown := set(names) - set(NAMES):
         sys.stderr.write(f"there is no benchmark {unknown.pop()}: name {', '.join(NAMES)}\n")
         return 2

@@ -125,7 +125,7 @@ def test_values_that_do_not_go_together_are_refused(assignments: list[str], mess
         ("encoder.modle=x", "there is no setting encoder.modle: did you mean encoder.model?"),
         ("learning_rate=1", "there is no setting learning_rate: did you mean optim.learning_rate?"),
         ("encoder.model.x=1", "there is no setting encoder.model.x: did you mean encoder.model?"),
-        ("zzz=1", "there is no setting zzz"),
+        ("zzz=1", "there is no setting zzz: `simcse train --recipe NAME --dry-run` shows them all"),
         (
             "dev=1",
             "dev is a section: name one of tasks, data, every, patience, lowest_score, "

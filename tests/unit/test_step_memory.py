@@ -92,8 +92,24 @@ def test_a_step_that_does_not_fit_is_refused_with_the_setting_to_change(
     task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
     [batch] = make_batches(run, range(1), columns=2)
     check_memory(task, batch, run, world=1)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1_000_000)
+    lacking = step_memory(task, batch, run, world=1).total - 1
+    monkeypatch.setattr(memory, "free_memory", lambda device: lacking)
     with pytest.raises(TrainingError, match=r"^a step needs about .* GiB on a worker .*" + message):
+        check_memory(task, batch, run, world=1)
+
+
+def test_where_one_setting_does_not_suffice_each_is_named(
+    middling: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = settings(middling)
+    task = build_task(run.encoder, run.objective, run.views, seed=1, memory=run.memory)
+    [batch] = make_batches(run, range(1), columns=2)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1)
+    with pytest.raises(
+        TrainingError,
+        match=r"are free: set memory.encoder_chunk .* to 32, and shard the state .* encoder, and "
+        r"set memory.loss_tile .* to 1024$",
+    ):
         check_memory(task, batch, run, world=1)
 
 

@@ -119,7 +119,7 @@ def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
         (
             {"highest_uniformity": -1.5},
             [30.0, 31.0],
-            r"uniformity is -1.000, above .*uniformity=-1.5",
+            r"uniformity is -1, above .*uniformity=-1.5",
         ),
         # What lies beyond before it is trained has not collapsed.
         ({"lowest_score": 20}, [5.0, 7.5], "dev score is 7.50, below dev.lowest_score=20"),

@@ -227,7 +227,7 @@ class _Keeper:
         if lowest is not None and found.mean < lowest:
             what = f"its dev score is {found.mean:.2f}, below dev.lowest_score={lowest:g}"
         elif highest is not None and found.uniformity > highest:
-            what = f"uniformity is {found.uniformity:.3f}, above dev.highest_uniformity={highest:g}"
+            what = f"uniformity is {found.uniformity:.4g}, above dev.highest_uniformity={highest:g}"
         else:
             return
         raise TrainingError(

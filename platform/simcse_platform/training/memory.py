@@ -112,11 +112,15 @@ def check_memory(
         "state": "shard the state by scale.zero_stage=2 over more workers, or take a smaller "
         "encoder",
     }
-    largest = max(advice, key=lambda part: int(getattr(need, part)))
+    left, ways_out = need.total, []
+    for part in sorted(advice, key=lambda part: int(getattr(need, part)), reverse=True):
+        if left > free:
+            ways_out.append(advice[part])
+            left -= int(getattr(need, part))
     raise TrainingError(
         f"a step needs about {need.total / _GIB:.1f} GiB on a worker (activations "
         f"{need.activations / _GIB:.1f}, logits {need.logits / _GIB:.1f}, gradients and optimiser "
-        f"{need.state / _GIB:.1f}) and {free / _GIB:.1f} GiB are free: {advice[largest]}"
+        f"{need.state / _GIB:.1f}) and {free / _GIB:.1f} GiB are free: {', and '.join(ways_out)}"
     )
 
 

@@ -148,7 +148,7 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
     if use_gpu and resources.gpus < workers:
         raise ClusterError(
             f"scale.num_workers is {workers}, but the cluster has {resources.gpus:g} GPUs: use "
-            "fewer workers or scale.device=cpu"
+            f"{'fewer workers or ' if resources.gpus else ''}scale.device=cpu"
         )
     if scale.offload != "nothing" and not use_gpu:
         raise UsageError("scale.offload moves state off a GPU, and no GPU is used: leave it out")
@@ -176,8 +176,8 @@ def slow_precision(scale: ScaleConfig, placement: Placement) -> str | None:
     if scale.precision == "fp32" or placement.use_gpu or _multiplies_bf16():
         return None
     return (
-        "scale.precision is bf16, but this machine's processor has no instructions for it: where "
-        "workers have no better one, a step takes many times as long as in fp32"
+        "scale.precision is bf16, for which this machine's processor has no instructions: unless "
+        "the workers run on better ones, take fp32, in which a step is many times as fast"
     )
 
 
