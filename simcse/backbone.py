@@ -23,7 +23,6 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from simcse import original_project
-from simcse.attention import drop_faster_in_attention
 from simcse.dropout import draw_faster
 from simcse.errors import ModelError
 from simcse.model_source import readable
@@ -184,7 +183,6 @@ def _load(
             ignore_mismatched_sizes=True,
         )
     draw_faster(model)
-    drop_faster_in_attention(model)
     return model, {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
 
 

@@ -1,4 +1,7 @@
-"""Dropout as `torch.nn.Dropout` has it, drawn faster on a CPU."""
+"""Dropout drawn faster on a CPU, in layers of its own and inside attention.
+
+m: sentences of a chunk, h: heads, L: longest sentence of a chunk, E: width of a head.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,25 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION = "sdpa_fast_dropout"
+"""The name by which transformers finds `attention`."""
 
 
-def draw_faster(module: nn.Module) -> None:
-    """Put `FastDropout` in place of every `nn.Dropout` inside.
+def draw_faster(model: PreTrainedModel) -> None:
+    """Let the layers and the attention of a model draw their dropout masks by `FastDropout`.
 
-    What an attention function drops by a number of its own is for `simcse.attention`.
+    Architectures that do not let their attention be chosen keep it.
     """
-    for parent in module.modules():
+    for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
                 setattr(parent, name, FastDropout(child.p).train(child.training))
+    if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
+        model.set_attn_implementation(ATTENTION)
 
 
 class FastDropout(nn.Dropout):
@@ -29,9 +40,75 @@ class FastDropout(nn.Dropout):
     """
 
     def forward(self, states: Tensor) -> Tensor:
-        if not (self.training and 0 < self.p < 1 and states.device.type == "cpu"):
-            return F.dropout(states, self.p, self.training)
-        return cast(Tensor, _Dropped.apply(states, self.p))  # type: ignore[no-untyped-call]
+        return _drop(states, self.p) if self.training else states
+
+
+def attention(
+    module: nn.Module,
+    query_mhLE: Tensor,
+    key_mhLE: Tensor,
+    value_mhLE: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """As transformers' attention functions take and return it, `[m, L, h, E]`.
+
+    On a CPU, torch has no attention in one piece that drops: it takes the same products as here.
+    """
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if (
+        dropout == 0
+        or query_mhLE.device.type != "cpu"
+        or (causal and attention_mask is None)
+        or not _is_plain(query_mhLE, key_mhLE, attention_mask, options)
+    ):
+        return sdpa_attention_forward(
+            module,
+            query_mhLE,
+            key_mhLE,
+            value_mhLE,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            **options,
+        )
+    scale = query_mhLE.shape[-1] ** -0.5 if scaling is None else scaling
+    logits_mhLL = (query_mhLE * scale) @ key_mhLE.transpose(-2, -1)
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # Not infinite: where everything is masked, as in padding, weights stay numbers.
+        least = torch.finfo(logits_mhLL.dtype).min
+        logits_mhLL = logits_mhLL.masked_fill(~attention_mask, least)
+    elif attention_mask is not None:
+        logits_mhLL = logits_mhLL + attention_mask
+    weights_mhLL = _drop(logits_mhLL.softmax(dim=-1), dropout)
+    return (weights_mhLL @ value_mhLE).transpose(1, 2).contiguous(), None
+
+
+# At import, because a model that is unpickled in another process looks for the name there.
+AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def _is_plain(
+    query_mhLE: Tensor, key_mhLE: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> bool:
+    """Whether nothing is asked for but a mask: no grouped heads, position bias or soft cap."""
+    return (
+        query_mhLE.shape[1] == key_mhLE.shape[1]
+        and (mask is None or mask.dtype == torch.bool or mask.is_floating_point())
+        and options.get("position_bias") is None
+        and options.get("softcap") is None
+    )
+
+
+def _drop(states: Tensor, probability: float) -> Tensor:
+    if not (0 < probability < 1 and states.device.type == "cpu"):
+        return F.dropout(states, probability)
+    return cast(Tensor, _Dropped.apply(states, probability))  # type: ignore[no-untyped-call]
 
 
 class _Dropped(torch.autograd.Function):

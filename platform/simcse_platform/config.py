@@ -89,7 +89,7 @@ class ScaleConfig(Settings):
     """`auto` takes a GPU for each worker where the cluster has enough of them."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the encoder under autocast; weights and reductions stay fp32. A CPU without
-    AVX-512 is some 25 times slower with it."""
+    AVX-512 is many times slower with it."""
     threads_per_worker: int | None = Field(default=None, ge=1)
     """CPU threads of one worker; null divides the node's cores among its workers."""
     cpus_per_worker: float | None = Field(default=None, gt=0)

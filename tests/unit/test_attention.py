@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from simcse import attention
-from simcse.attention import _attention
+from simcse import dropout
 from simcse.config import EncoderConfig
-from simcse.dropout import FastDropout
+from simcse.dropout import ATTENTION, attention
 from simcse.encoder import SentenceEncoder
 from support.architectures import ARCHITECTURES, save_encoder
 
@@ -51,8 +54,8 @@ def test_it_is_attention_as_defined(
     torch.manual_seed(0)
     query, key, value = states(), states(), states()
     dropped = torch.rand(m, h, L, L, dtype=torch.float64) < 0.5
-    monkeypatch.setattr(FastDropout, "forward", lambda _, x: torch.where(dropped, 0, x / 0.5))
-    found, _ = _attention(Layer(), query, key, value, mask, dropout=0.5, scaling=scaling)
+    monkeypatch.setattr(dropout, "_drop", lambda x, _: torch.where(dropped, 0, x / 0.5))
+    found, _ = attention(Layer(), query, key, value, mask, dropout=0.5, scaling=scaling)
     wanted = torch.zeros_like(found)
     for i in range(m):
         for head in range(h):
@@ -76,7 +79,7 @@ def test_it_is_attention_as_defined(
 def test_a_sentence_that_is_padding_alone_has_numbers() -> None:
     query, key, value = states(), states(), states()
     mask = torch.zeros(m, 1, L, L, dtype=torch.bool)
-    found, _ = _attention(Layer(), query, key, value, mask, dropout=0.1)
+    found, _ = attention(Layer(), query, key, value, mask, dropout=0.1)
     assert found.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(found.sum(), (query, key, value)))
 
@@ -87,6 +90,7 @@ def test_a_sentence_that_is_padding_alone_has_numbers() -> None:
         (Layer(), h, boolean_mask(), {"dropout": 0.0}),
         (Layer(causal=True), h, None, {"dropout": 0.1}),
         (Layer(groups=2), 1, boolean_mask(), {"dropout": 0.1}),
+        (Layer(causal=True), h, None, {"dropout": 0.1, "is_causal": None}),
         (Layer(), h, None, {"dropout": 0.1, "is_causal": True}),
         (Layer(), h, None, {"dropout": 0.1, "position_bias": torch.randn(1, h, L, L).double()}),
     ],
@@ -96,7 +100,7 @@ def test_what_it_does_not_know_is_left_to_torch(
 ) -> None:
     inputs = (states(), states(key_heads), states(key_heads))
     torch.manual_seed(1)
-    found, _ = _attention(layer, *inputs, mask, **options)
+    found, _ = attention(layer, *inputs, mask, **options)
     torch.manual_seed(1)
     wanted, _ = sdpa_attention_forward(layer, *inputs, mask, **options)
     assert torch.equal(found, wanted)
@@ -108,35 +112,64 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return save_encoder(tmp_path_factory.mktemp("encoders") / name, name)
 
 
-def test_an_encoder_that_drops_nothing_is_as_in_evaluation(
+def test_a_mask_of_numbers_that_are_no_logits_is_refused_as_by_torch() -> None:
+    mask = boolean_mask().long()
+    with pytest.raises(RuntimeError, match="attn_mask dtype"):
+        attention(Layer(), states(), states(), states(), mask, dropout=0.1)
+
+
+def test_a_soft_cap_is_refused_as_by_transformers() -> None:
+    with pytest.raises(ValueError, match="softcap"):
+        attention(Layer(), states(), states(), states(), None, dropout=0.1, softcap=3.0)
+
+
+def encoder_of(folder: Path) -> SentenceEncoder:
+    config = EncoderConfig(model=str(folder), dropout=0.25, pooling="avg", head="none")
+    return SentenceEncoder.from_config(config, seed=0).double()
+
+
+def test_an_encoder_that_drops_nothing_is_as_transformers_has_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[float] = []
 
-    def keep_all(module: FastDropout, inputs: Tensor) -> Tensor:
-        drawn.append(module.p)
+    def keep_all(inputs: Tensor, probability: float) -> Tensor:
+        drawn.append(probability)
         return inputs
 
-    monkeypatch.setattr(FastDropout, "forward", keep_all)
-    config = EncoderConfig(model=str(folder), dropout=0.25, pooling="avg", head="none")
-    encoder = SentenceEncoder.from_config(config, seed=0).double()
-    tokens = encoder.tokenize(SENTENCES)
-    found = encoder(tokens)
+    monkeypatch.setattr(dropout, "_drop", keep_all)
+    encoder = encoder_of(folder)
+    found = encoder(encoder.tokenize(SENTENCES))
     assert set(drawn) == {0.25}
-    torch.testing.assert_close(found, encoder.eval()(tokens), rtol=0, atol=1e-12)
+    plain = AutoModel.from_pretrained(folder).double().eval()
+    for sentence, vector in zip(SENTENCES, found, strict=True):
+        ids = torch.tensor([encoder.tokenizer(sentence).input_ids])
+        wanted = plain(input_ids=ids).last_hidden_state[0].mean(0)
+        torch.testing.assert_close(vector, wanted, rtol=0, atol=1e-6)
 
 
 def test_it_is_used_wherever_it_can_be_chosen(folder: Path) -> None:
-    encoder = SentenceEncoder.from_config(
-        EncoderConfig(model=str(folder), pooling="avg", head="none"), seed=0
-    )
-    chosen = encoder.backbone.config._attn_implementation == attention._NAME
+    chosen = encoder_of(folder).backbone.config._attn_implementation == ATTENTION
     assert chosen == (folder.name != "mpnet")
 
 
-def test_a_saved_model_does_not_know_of_it(folder: Path, tmp_path: Path) -> None:
-    encoder = SentenceEncoder.from_config(
-        EncoderConfig(model=str(folder), pooling="avg", head="none"), seed=0
+_LOAD = """
+import pickle, sys
+loaded = pickle.load(open(sys.argv[1], "rb"))
+import torch
+ids = torch.tensor([[5, 6, 7]])
+print(loaded(input_ids=ids).last_hidden_state.shape)
+"""
+
+
+def test_a_backbone_runs_where_it_is_unpickled(tmp_path: Path) -> None:
+    backbone = encoder_of(save_encoder(tmp_path / "bert", "bert")).float().backbone
+    (tmp_path / "pickled").write_bytes(pickle.dumps(backbone))
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, str(tmp_path / "pickled")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
-    encoder.save(tmp_path / "saved")
-    assert attention._NAME not in (tmp_path / "saved" / "config.json").read_text()
+    assert (done.returncode, done.stdout) == (0, "torch.Size([1, 3, 32])\n"), done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModel
 
 from simcse.backbone import load_checkpoint
 from simcse.dropout import FastDropout, draw_faster
@@ -76,8 +77,9 @@ def test_an_encoder_has_no_other_dropout_module(tmp_path: Path) -> None:
     assert {(type(module), module.p) for module in found} == {(FastDropout, 0.2)}
 
 
-def test_what_is_put_in_place_keeps_its_mode() -> None:
-    module = nn.Sequential(nn.Dropout(0.5)).eval()
-    draw_faster(module)
-    states = torch.randn(5)
-    assert module(states).equal(states)
+def test_what_is_put_in_place_keeps_its_mode(tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(save_tiny_encoder(tmp_path))
+    model.embeddings.dropout.train()
+    draw_faster(model)
+    assert model.embeddings.dropout.training
+    assert not model.encoder.layer[0].output.dropout.training

@@ -175,15 +175,21 @@ def test_steps_are_those_of_the_epochs_but_no_more_than_max_steps(
 def test_a_precision_that_the_processor_lacks_is_told(
     precision: str, use_gpu: bool, instructions: bool, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "_multiplies_bf16", lambda: instructions)
+    monkeypatch.setattr(trainer, "_takes_bf16", lambda: instructions)
     placed = Placement(use_gpu=use_gpu, cpus_per_worker=1.0, threads_per_worker=1)
     said = slow_precision(scale(precision=precision), placed)
     assert (said is not None and "take fp32" in said) == slow
 
 
-def test_torch_says_whether_the_processor_has_bf16() -> None:
+def test_without_onednn_there_are_only_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not trainer._takes_bf16()
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [("avx512_bf16", True), ("avx2", False)])
+def test_torch_says_whether_the_processor_takes_bf16(flag: str, wanted: bool) -> None:
     has = torch.cpu.get_capabilities()
-    if has["architecture"] == "x86_64" and has["avx512_bf16"]:
-        assert trainer._multiplies_bf16()
-    if has["architecture"] == "x86_64" and not (has["avx512_f"] or has["avx_ne_convert"]):
-        assert not trainer._multiplies_bf16()
+    larger = any(has.get(name) for name in ("avx512_f", "avx_ne_convert"))
+    if not has.get(flag) or (flag == "avx2" and larger):
+        pytest.skip(f"this processor is none that has {flag} and no more")
+    assert trainer._takes_bf16() == wanted

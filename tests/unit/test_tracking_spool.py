@@ -167,7 +167,7 @@ def test_lines_that_a_power_failure_tore_are_passed_over(tmp_path: Path) -> None
     assert server.steps == [0, 1, 2]
 
 
-@pytest.mark.parametrize("mark", [b"", b"-1", b"\0\0", b"many", b"\xff"])
+@pytest.mark.parametrize("mark", [b"", b"-1", b"\0\0", b"many", b"\xff", b"7", b"100000"])
 def test_all_goes_out_again_where_it_is_not_known_what_did(tmp_path: Path, mark: bytes) -> None:
     path, server = tmp_path / "spool.jsonl", Server()
     tracker = SpooledTracker(path, server, AT_ONCE)

@@ -109,6 +109,6 @@ def test_attempts_are_read_past_what_was_torn(tmp_path: Path) -> None:
     attempts = [Attempt(attempt=name, first_step=3, processes=[("n", 1)]) for name in "ab"]
     lines = [attempt.model_dump_json().encode() for attempt in attempts]
     (tmp_path / ATTEMPTS).write_bytes(
-        lines[0] + b"\n" + bytes(50) + b'\n{"attempt": "x"}\n' + lines[1] + b"\n" + lines[0][:20]
+        lines[0] + b"\n" + bytes(50) + b"\n\xff\n" + lines[1] + b"\n" + lines[0]
     )
     assert Attempt.recorded(folder) == attempts

@@ -84,7 +84,8 @@ class Spool:
 
     def drain(self, send: Send) -> None:
         """Nothing left to send. Raises what `send` raises; what went out before it stays marked."""
-        records, done = self._records(self._sent()), 0
+        records = self._records(self._sent())
+        done = 0
         for request in _requests(record for record, _ in records):
             send(request)
             done += len(request)
@@ -103,14 +104,21 @@ class Spool:
         return steps
 
     def _sent(self) -> int:
-        """Bytes that have reached the server: none if the mark is damaged, for twice is as once."""
+        """Bytes that have reached the server; 0 where that is not known, since twice does no harm.
+
+        A power failure may leave a mark that is damaged, or that is newer than the records.
+        """
         mark = self._mark.read_text(errors="replace") if self._mark.exists() else ""
-        return int(mark) if mark.isdecimal() else 0
+        if not mark.isdecimal() or int(mark) == 0 or not self._path.exists():
+            return 0
+        with self._path.open("rb") as file:
+            file.seek(int(mark) - 1)
+            return int(mark) if file.read(1) == b"\n" else 0
 
     def _records(self, start: int) -> list[tuple[Record, int]]:
         """The records of whole lines from byte `start` on, each with the byte behind it.
 
-        A line that is none is passed over, such as the zeros that a power failure leaves.
+        Lines that are not records are passed over, such as the zeros that a power failure leaves.
         """
         if not self._path.exists():
             return []

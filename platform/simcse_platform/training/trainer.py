@@ -173,7 +173,7 @@ def place(scale: ScaleConfig, resources: Resources) -> Placement:
 
 def slow_precision(scale: ScaleConfig, placement: Placement) -> str | None:
     """What to say of a precision that the processor of this machine was not made for."""
-    if scale.precision == "fp32" or placement.use_gpu or _multiplies_bf16():
+    if scale.precision == "fp32" or placement.use_gpu or _takes_bf16():
         return None
     return (
         "scale.precision is bf16, for which this machine's processor has no instructions: unless "
@@ -181,8 +181,10 @@ def slow_precision(scale: ScaleConfig, placement: Placement) -> str | None:
     )
 
 
-def _multiplies_bf16() -> bool:
-    # What torch itself asks before it leaves bf16 to oneDNN; otherwise it has plain loops.
+def _takes_bf16() -> bool:
+    """Whether torch leaves products in bf16 to oneDNN here; otherwise it has plain loops."""
+    if not torch.backends.mkldnn.is_available():
+        return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

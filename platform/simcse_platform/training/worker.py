@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -151,15 +152,16 @@ class Attempt(BaseModel):
     def recorded(cls, folder: RunFolder) -> list[Attempt]:
         """All attempts of a run, in their order.
 
-        Lines that are none are passed over: what was being written when its process was killed, or
-        the zeros that a power failure leaves.
+        Lines that are no JSON are passed over, such as the zeros that a power failure leaves.
         """
         path = folder.path / ATTEMPTS
+        content = path.read_bytes() if path.exists() else b""
         found = []
-        for line in path.read_bytes().splitlines() if path.exists() else ():
+        # What follows the last end of a line was being written when its process was killed.
+        for line in content[: content.rfind(b"\n") + 1].splitlines():
             with suppress(ValueError):
-                found.append(cls.model_validate_json(line))
-        return found
+                found.append(json.loads(line))
+        return [cls.model_validate(attempt) for attempt in found]
 
     def group(self) -> PlacementGroup | None:
         """What its workers hold of the connected cluster, if they still do."""
