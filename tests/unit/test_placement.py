@@ -9,9 +9,10 @@ import torch
 
 from simcse.config import EncoderConfig
 from simcse.errors import UsageError
-from simcse_platform.config import ScaleConfig, TrainRun
+from simcse_platform.config import DataConfig, ScaleConfig, TrainRun
 from simcse_platform.errors import ClusterError
 from simcse_platform.ingest.source import Corpus
+from simcse_platform.run import _start
 from simcse_platform.runtime import Resources
 from simcse_platform.training import trainer
 from simcse_platform.training.trainer import Placement, place, plan_steps, slow_precision
@@ -161,6 +162,31 @@ def test_steps_are_those_of_the_epochs_but_no_more_than_max_steps(
     assert plan.total_steps == steps
     assert (plan.seed, plan.global_batch_size) == (5, 8)
     assert plan.batches_per_window == run.data.batches_per_window
+
+
+def test_where_there_is_no_gpu_fewer_workers_are_no_way_out() -> None:
+    with pytest.raises(ClusterError, match=r"the cluster has 0 GPUs: use scale.device=cpu$"):
+        place(scale(device="cuda"), Resources(cpus=2, gpus=0, nodes=1))
+
+
+@pytest.mark.parametrize(
+    ("sections", "threads", "line"),
+    [
+        ({"num_workers": 2, "zero_stage": 2}, 1, "starting 2 worker(s) of 1 thread(s), ZeRO-2"),
+        (
+            {"num_workers": 3},
+            1,
+            "starting 3 worker(s) of 1 thread(s), DDP: more than the 2 CPUs there are, which they "
+            "share",
+        ),
+    ],
+)
+def test_what_is_started_is_told(sections: dict[str, Any], threads: int, line: str) -> None:
+    run = TrainRun(
+        encoder=EncoderConfig(model="m"), scale=scale(**sections), data=DataConfig(corpus=("c",))
+    )
+    placed = Placement(use_gpu=False, cpus_per_worker=0.3, threads_per_worker=threads)
+    assert _start(run, placed, Resources(cpus=2, gpus=0, nodes=1)) == line
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 
 from simcse.errors import ModelError
-from simcse_platform.config import TrainRun
+from simcse.metrics import uniformity
+from simcse_platform.config import DevConfig, TrainRun
 from simcse_platform.errors import CheckpointError, TrainingError
 from simcse_platform.training import checkpoint, memory
 from simcse_platform.training.dev import DevScores
@@ -170,3 +172,12 @@ def test_an_encoder_that_diverged_between_evaluations_is_named_as_such(
         r"optim.learning_rate or raise objective.temperature; the best model, of step 0, is kept$",
     ):
         train(run, Recorder(tmp_path), total_steps=4, dev=Diverged([1.0]))
+
+
+def test_vectors_that_are_all_the_same_lie_beyond_the_default() -> None:
+    highest = DevConfig().highest_uniformity
+    assert highest is not None
+    same_nD = np.random.default_rng(0).normal(size=(1, 32)).repeat(50, axis=0)
+    noise_nD = np.random.default_rng(1).normal(size=(50, 32))
+    assert uniformity((same_nD + 1e-4 * noise_nD).astype(np.float32)) > highest
+    assert uniformity((same_nD + 0.05 * noise_nD).astype(np.float32)) < highest
